@@ -1,1 +1,47 @@
+//! The harness of the wire tests. Every test gets a database of its own, copied from one template in which a
+//! non-superuser owner ran `CREATE EXTENSION`, on the private cluster that `make test` starts.
+//!
+//! ```text
+//! #[tokio::test(flavor = "multi_thread")]
+//! async fn a_stale_append_is_told_where_the_log_ends() {
+//!     let db = Database::create("stale_append").await;
+//!     let writer = db.connect(Role::Writer).await;            // Owner, Superuser, Writer, Reader, Stranger, Named(..)
+//!     writer.create_session("s").await;
+//!     writer.append("s", r#"{"a":1}"#).await;                 // -> 0, the position
+//!     let refused = Append::to("s", "{}").expected_position(0).run(&writer).await;
+//!     let error = assert_sqlstate!(refused, "SE007");
+//!     assert_eq!(detail(&error), json!({"expected": 0, "actual": 1}));
+//!     writer.assert_dense("s", 1).await;                      // positions 0..1, and session_verify says ok
+//! }
+//! ```
+//!
+//! - `Connection` is a `tokio_postgres::Client` with the helpers above; `begin`, `commit` and `rollback` take an isolation
+//!   level by name. SQL of a test's own goes through `query`, `query_one`, `batch_execute` as usual.
+//! - `db.role("auditor", Some("reader"))` makes a role that only this database uses, `Role::Named` connects as it.
+//! - `db.wait_until_blocked(&connection)` returns when that backend waits for a lock: force a wait, never sleep.
+//! - `together(8, |n| async move { .. })` runs tasks that start at the same moment and returns their results in order.
+//! - `db.program("pg_dump", Role::Owner)` is a command of the server's own version with host, port, user and database set.
+//! - `transcripts()` are the NDJSON files under test: real ones beside the clone if present, else the project's examples.
+//! - A test holds at most 30 connections, since all tests share one server.
 
+mod support {
+    pub mod admin;
+    pub mod cluster;
+    pub mod connection;
+    pub mod database;
+    pub mod errors;
+    pub mod program;
+    pub mod session;
+    pub mod together;
+    pub mod transcripts;
+}
+
+pub use support::cluster::{Cluster, setting};
+pub use support::connection::Connection;
+pub use support::database::{Database, Role};
+pub use support::errors::{detail, sqlstate};
+pub use support::program::{Program, Ran};
+pub use support::session::{Append, Item, Verdict};
+pub use support::together::together;
+pub use support::transcripts::{Transcript, examples, transcripts};
+pub use tokio_postgres::Error;
