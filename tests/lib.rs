@@ -18,7 +18,7 @@
 //! - `Connection` is a `tokio_postgres::Client` with the helpers above; `begin`, `commit` and `rollback` take an isolation
 //!   level by name. SQL of a test's own goes through `query`, `query_one`, `batch_execute` as usual.
 //! - `db.role("auditor", Some("reader"))` makes a role that only this database uses, `Role::Named` connects as it.
-//! - `db.wait_until_blocked(&connection)` returns when that backend waits for a lock: force a wait, never sleep.
+//! - `db.wait_until_blocked(connection.pid)` returns when that backend waits for a lock: force a wait, never sleep.
 //! - `together(8, |n| async move { .. })` runs tasks that start at the same moment and returns their results in order.
 //! - `db.program("pg_dump", Role::Owner)` is a command of the server's own version with host, port, user and database set.
 //! - `transcripts()` are the NDJSON files under test: real ones beside the clone if present, else the project's examples.

@@ -119,10 +119,10 @@ impl Database {
     }
 
     /// Returns when that backend waits for a lock.
-    pub async fn wait_until_blocked(&self, connection: &Connection) {
+    pub async fn wait_until_blocked(&self, pid: i32) {
         let waits = "select wait_event_type = 'Lock' and cardinality(pg_blocking_pids(pid)) > 0
                      from pg_stat_activity where pid = $1";
-        self.wait_until(waits, connection.pid, "waits for a lock").await;
+        self.wait_until(waits, pid, "waits for a lock").await;
     }
 
     /// Returns when that backend has ended its statement and its transaction.
