@@ -1,1 +1,14 @@
+//! The rules of `agent_sessions` that need no PostgreSQL: what is hashed and how, what an argument may be,
+//! what a batch element looks like, and which error a client gets. The engine calls these; nothing here calls back.
 
+pub mod chain;
+pub mod cursor;
+pub mod digest;
+pub mod element;
+pub mod error;
+pub mod lease;
+pub mod limit;
+pub mod members;
+pub mod name;
+pub mod version;
+pub mod word;

@@ -1,0 +1,133 @@
+//! The elements of a batch: a JSON array of objects, their payloads taken raw.
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use crate::error::Error;
+use crate::limit;
+use crate::word::OnConflict;
+
+/// One element, as it stands in the array.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Element<'a> {
+    #[serde(borrow)]
+    pub payload: &'a RawValue,
+    pub kind: Option<String>,
+    pub item_id: Option<String>,
+    pub tag: Option<String>,
+    pub author: Option<String>,
+    #[serde(borrow, default, deserialize_with = "unless_null")]
+    pub attrs: Option<&'a RawValue>,
+    pub kept_from: Option<i64>,
+    on_conflict: Option<String>,
+}
+
+impl Element<'_> {
+    /// The element's own word, else the batch's.
+    pub fn on_conflict(&self, batch: OnConflict) -> Result<OnConflict, Error> {
+        self.on_conflict.as_deref().map_or(Ok(batch), |word| OnConflict::parse(Some(word)))
+    }
+}
+
+fn unless_null<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<&'de RawValue>, D::Error> {
+    let raw = <&RawValue>::deserialize(input)?;
+    Ok((raw.get() != "null").then_some(raw))
+}
+
+/// The elements of the array `items`.
+///
+/// SE001 if it is no array, or, naming the element from 0, if one is no object, lacks its payload, has a key of another
+/// name or a value of another type; SE018 if there are more than 100 000.
+pub fn parse(items: &str) -> Result<Vec<Element<'_>>, Error> {
+    let raw: Vec<&RawValue> =
+        serde_json::from_str(items).map_err(|_| Error::invalid("items", "must be a JSON array of objects"))?;
+    limit::at_most("items", raw.len(), limit::BATCH_ELEMENTS)?;
+    raw.into_iter()
+        .enumerate()
+        .map(|(index, element)| {
+            // serde would read an array as an object whose keys are left out.
+            if !element.get().starts_with('{') {
+                return Err(Error::invalid("items", "must be a JSON array of objects").in_element(index));
+            }
+            serde_json::from_str(element.get())
+                .map_err(|error| Error::invalid("items", error.to_string()).in_element(index))
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn element_of(error: &Error) -> serde_json::Value {
+        assert_eq!(error.code(), "SE001", "{error}");
+        let detail: serde_json::Value = serde_json::from_str(&error.detail()).unwrap();
+        detail["element"].clone()
+    }
+
+    #[test]
+    fn payloads_are_raw() {
+        for payload in [r#"{"b":1,"a":2,"b":3}"#, "1e400000", "-0.0", r#""\u0000\ud83d""#, "null", "[ 1 , 2 ]"] {
+            let items = format!("[ {{ \"payload\" : {payload} , \"kind\":\"event\"}}]");
+            let elements = parse(&items).unwrap();
+            assert_eq!(elements[0].payload.get(), payload);
+            assert_eq!(elements[0].kind.as_deref(), Some("event"));
+        }
+    }
+
+    #[test]
+    fn deep_payloads_need_no_stack() {
+        let deep = format!("{}{}", "[".repeat(200_000), "]".repeat(200_000));
+        let items = format!("[{{\"payload\":{deep}}}]");
+        assert_eq!(parse(&items).unwrap()[0].payload.get(), deep);
+    }
+
+    #[test]
+    fn a_bad_element_is_named() {
+        for bad in [
+            "null",
+            "1",
+            "[]",
+            "[{}]",
+            "{}",
+            r#"{"payload":1,"payloads":2}"#,
+            r#"{"payload":1,"payload":2}"#,
+            r#"{"payload":1,"kind":7}"#,
+            r#"{"payload":1,"item_id":["x"]}"#,
+            r#"{"payload":1,"kept_from":"3"}"#,
+            r#"{"payload":1,"kept_from":1.5}"#,
+            r#"{"payload":1,"tag":"\ud83d"}"#,
+        ] {
+            let items = format!("[{{\"payload\":1}},{bad}]");
+            assert_eq!(element_of(&parse(&items).unwrap_err()), 1, "{bad}");
+        }
+    }
+
+    #[test]
+    fn only_an_array_is_a_batch() {
+        for bad in ["{}", "null", "1", "\"[]\""] {
+            assert_eq!(element_of(&parse(bad).unwrap_err()), serde_json::Value::Null);
+        }
+        assert!(parse("[]").unwrap().is_empty());
+    }
+
+    #[test]
+    fn elements_are_counted() {
+        let items = |count: usize| format!("[{}]", vec!["{\"payload\":1}"; count].join(","));
+        assert_eq!(parse(&items(100_000)).unwrap().len(), 100_000);
+        assert_eq!(parse(&items(100_001)).unwrap_err().code(), "SE018");
+    }
+
+    #[test]
+    fn null_is_not_given() {
+        let elements = parse(r#"[{"payload":1,"kind":null,"attrs":null,"on_conflict":null}]"#).unwrap();
+        assert!(elements[0].kind.is_none() && elements[0].attrs.is_none());
+        assert_eq!(elements[0].on_conflict(OnConflict::Keep), Ok(OnConflict::Keep));
+        let elements = parse(r#"[{"payload":1,"attrs":{"a":1},"on_conflict":"replace"}]"#).unwrap();
+        assert_eq!(elements[0].attrs.unwrap().get(), r#"{"a":1}"#);
+        assert_eq!(elements[0].on_conflict(OnConflict::Keep), Ok(OnConflict::Replace));
+        let elements = parse(r#"[{"payload":1,"on_conflict":"ignore"}]"#).unwrap();
+        assert_eq!(elements[0].on_conflict(OnConflict::Keep).unwrap_err().code(), "SE001");
+    }
+}
