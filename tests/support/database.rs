@@ -2,7 +2,7 @@
 //! and grants; each test's copy takes the privileges along.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::sync::OnceCell;
@@ -154,6 +154,9 @@ impl Drop for Database {
 }
 
 async fn make_template() -> String {
+    // The cell lets the next test try again; what failed once would then fail for another, misleading reason.
+    static BEGUN: AtomicBool = AtomicBool::new(false);
+    assert!(!BEGUN.swap(true, Ordering::Relaxed), "the template database was not made: an earlier test says why");
     let cluster = Cluster::installed();
     let template = named("template");
     let [owner, writer, reader, stranger] = ["owner", "writer", "reader", "stranger"].map(run_role);
