@@ -1,3 +1,4 @@
 //! All tests over the wire, in one binary: they share the template database that the harness makes once.
 
+mod digests;
 mod in_backend;
