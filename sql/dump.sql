@@ -1,0 +1,6 @@
+-- What pg_dump carries. The order lets a trigger find an entry's predecessor while the rows of a log come in.
+select pg_catalog.pg_extension_config_dump('agent_sessions.setting', '');
+select pg_catalog.pg_extension_config_dump('agent_sessions.tenant_binding', '');
+select pg_catalog.pg_extension_config_dump('agent_sessions.session', 'ORDER BY sid');
+select pg_catalog.pg_extension_config_dump('agent_sessions.session_sid_seq', '');
+select pg_catalog.pg_extension_config_dump('agent_sessions.session_item', 'ORDER BY sid, position');

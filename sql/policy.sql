@@ -1,0 +1,19 @@
+-- ENABLE, not FORCE: the owner has to be able to run pg_dump. access_force_rls changes that.
+-- The functions stand in sub-selects so that they run once a statement, not once a row.
+
+alter table agent_sessions.session enable row level security;
+create policy visible on agent_sessions.session
+using (
+  tenant = (select agent_sessions.current_tenant())
+  and deleted_at is null
+  and ((select agent_sessions.isolated_agent()) is null or agent_id = (select agent_sessions.isolated_agent()))
+);
+comment on policy visible on agent_sessions.session is 'The current tenant''s sessions; under isolation, the current agent''s';
+
+alter table agent_sessions.session_item enable row level security;
+create policy visible on agent_sessions.session_item
+using (
+  tenant = (select agent_sessions.current_tenant())
+  and ((select agent_sessions.isolated_agent()) is null or agent_id = (select agent_sessions.isolated_agent()))
+);
+comment on policy visible on agent_sessions.session_item is 'The current tenant''s entries; under isolation, the current agent''s';

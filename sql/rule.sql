@@ -1,0 +1,41 @@
+-- The rules. They hold for the functions and for raw SQL alike; what each does is in the engine, under the same name.
+
+create function agent_sessions.on_session_insert() returns trigger
+language c as 'MODULE_PATHNAME', 'agent_sessions_on_session_insert';
+comment on function agent_sessions.on_session_insert() is 'Fills in what the engine sets, and checks ids, labels and the parent';
+
+create function agent_sessions.on_session_update() returns trigger
+language c as 'MODULE_PATHNAME', 'agent_sessions_on_session_update';
+comment on function agent_sessions.on_session_update() is 'Advances or checks the revision (SE006); identity and creation never change (SE014)';
+
+create function agent_sessions.on_session_delete() returns trigger
+language c as 'MODULE_PATHNAME', 'agent_sessions_on_session_delete';
+comment on function agent_sessions.on_session_delete() is 'Takes the session''s log and its sub-sessions along; SE022 if branches need the log';
+
+create function agent_sessions.on_item_insert() returns trigger
+language c as 'MODULE_PATHNAME', 'agent_sessions_on_item_insert';
+comment on function agent_sessions.on_item_insert() is 'Gives the entry its position, time and digests, or verifies those that it brings (SE007, SE017)';
+
+create function agent_sessions.on_item_change() returns trigger
+language c as 'MODULE_PATHNAME', 'agent_sessions_on_item_change';
+comment on function agent_sessions.on_item_change() is 'Refuses to change or remove an entry (SE014), unless its session is gone or its position is below the base';
+
+create function agent_sessions.on_truncate() returns trigger
+language c as 'MODULE_PATHNAME', 'agent_sessions_on_truncate';
+comment on function agent_sessions.on_truncate() is 'Refuses TRUNCATE (SE014)';
+
+create trigger fill before insert on agent_sessions.session
+for each row execute function agent_sessions.on_session_insert();
+create trigger advance before update on agent_sessions.session
+for each row execute function agent_sessions.on_session_update();
+create trigger cascade after delete on agent_sessions.session
+for each row execute function agent_sessions.on_session_delete();
+create trigger keep before truncate on agent_sessions.session
+for each statement execute function agent_sessions.on_truncate();
+
+create trigger link before insert on agent_sessions.session_item
+for each row execute function agent_sessions.on_item_insert();
+create trigger append_only before update or delete on agent_sessions.session_item
+for each row execute function agent_sessions.on_item_change();
+create trigger keep before truncate on agent_sessions.session_item
+for each statement execute function agent_sessions.on_truncate();
