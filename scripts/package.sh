@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# package.sh build PG_CONFIG    builds the extension for that server; the files wait under target/package
+# package.sh install PG_CONFIG  copies them to the server's directories (below DESTDIR); needs no Rust when they are up to date
+set -euo pipefail
+# shellcheck source=scripts/workspace.sh
+source "$(dirname "$0")/workspace.sh"
+
+command=${1:?build or install}
+pg_config=$(command -v "${2:?pg_config}") || die "there is no $2: name the server's pg_config with PG_CONFIG="
+pg_config=$(cd "$(dirname "$pg_config")" && pwd)/${pg_config##*/}
+major=$(major_of "$pg_config")
+package=$target/package/pg$major
+library=$("$pg_config" --pkglibdir)/agent_sessions.so
+extension=$("$pg_config" --sharedir)/extension
+
+build() {
+    local cargo_pgrx
+    cargo_pgrx=$("$root/scripts/cargo_pgrx.sh")
+    rm -rf "$package"
+    cd "$root"
+    PGRX_PG_CONFIG_PATH=$pg_config "$cargo_pgrx" pgrx package --no-default-features --features "pg$major" \
+        --pg-config "$pg_config" --out-dir "$package"
+}
+
+is_current() {
+    [ -e "$package$extension/agent_sessions.control" ] || return 1
+    local newer
+    newer=$(cd "$root" && find Cargo.toml Cargo.lock agent_sessions.control src sql core -type f -newer "$package$extension/agent_sessions.control")
+    [ -z "$newer" ]
+}
+
+case $command in
+    build) build ;;
+    install)
+        is_current || build
+        install -d "${DESTDIR-}${library%/*}" "${DESTDIR-}$extension"
+        install -m 755 "$package$library" "${DESTDIR-}$library"
+        install -m 644 "$package$extension"/agent_sessions* "${DESTDIR-}$extension"
+        say "Installed agent_sessions for PostgreSQL $major into ${DESTDIR-}${library%/*} and ${DESTDIR-}$extension"
+        ;;
+    *) die "package.sh: build or install, not '$command'" ;;
+esac
