@@ -15,7 +15,7 @@ case $variant in
     *) die "install.sh: in-backend or nothing, not '$variant'" ;;
 esac
 
-"$root/scripts/server_tree.sh" "$major" $variant
+"$root/scripts/server_tree.sh" "$major" "$variant"
 cargo_pgrx=$("$root/scripts/cargo_pgrx.sh")
 cd "$root"
 say "Building and installing agent_sessions for PostgreSQL $major${variant:+ ($variant)}"
