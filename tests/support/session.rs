@@ -156,6 +156,40 @@ impl Connection {
         Append::to(session_id, payload).run(self).await
     }
 
+    /// Appends a message by plain SQL, and returns the number of rows inserted.
+    pub async fn raw_append(&self, session_id: &str, payload: &str) -> Result<u64, Error> {
+        let insert = "insert into agent_sessions.session_item (sid, payload)
+                      select sid, $2::text::json from agent_sessions.session where session_id = $1::text";
+        self.execute(insert, &[&session_id, &payload]).await
+    }
+
+    /// The same with the position that the entry must land at.
+    pub async fn raw_append_at(&self, session_id: &str, position: i64, payload: &str) -> Result<u64, Error> {
+        let insert = "insert into agent_sessions.session_item (sid, position, payload)
+                      select sid, $2::bigint, $3::text::json from agent_sessions.session where session_id = $1::text";
+        self.execute(insert, &[&session_id, &position, &payload]).await
+    }
+
+    /// Appends a JSON array of elements that must be taken, and returns their positions.
+    pub async fn append_batch(&self, session_id: &str, items: &str) -> Vec<i64> {
+        match self.try_append_batch(session_id, items, None).await {
+            Ok(positions) => positions,
+            Err(error) => panic!("a batch to {session_id}: {error:?}"),
+        }
+    }
+
+    pub async fn try_append_batch(
+        &self,
+        session_id: &str,
+        items: &str,
+        expected_position: Option<i64>,
+    ) -> Result<Vec<i64>, Error> {
+        let batch = "select position from agent_sessions.session_append_batch(
+            session_id => $1::text, items => $2::text::json, expected_position => $3::bigint) order by ordinal";
+        let rows = self.query(batch, &[&session_id, &items, &expected_position]).await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
+    }
+
     /// The live items, oldest first.
     pub async fn history(&self, session_id: &str) -> Vec<Item> {
         self.items("session_history", session_id).await
