@@ -20,6 +20,7 @@
 //! - `db.role("auditor", Some("reader"))` makes a role that only this database uses, `Role::Named` connects as it.
 //! - `db.wait_until_blocked(connection.pid)` returns when that backend waits for a lock: force a wait, never sleep.
 //! - `together(8, |n| async move { .. })` runs tasks that start at the same moment and returns their results in order.
+//! - `assert_one_winner(results, "SE007", &detail)` returns the one success; every other result has that code and DETAIL.
 //! - `db.program("pg_dump", Role::Owner)` is a command of the server's own version with host, port, user and database set.
 //! - `transcripts()` are the NDJSON files under test: real ones beside the clone if present, else the project's examples.
 //! - A test holds at most 30 connections, since all tests share one server.
@@ -31,6 +32,7 @@ mod support {
     pub mod database;
     pub mod errors;
     pub mod program;
+    pub mod race;
     pub mod session;
     pub mod together;
     pub mod transcripts;
@@ -41,6 +43,7 @@ pub use support::connection::Connection;
 pub use support::database::{Database, Role};
 pub use support::errors::{detail, sqlstate};
 pub use support::program::{Program, Ran};
+pub use support::race::assert_one_winner;
 pub use support::session::{Append, Item, Verdict};
 pub use support::together::together;
 pub use support::transcripts::{Transcript, examples, transcripts};

@@ -1,8 +1,8 @@
 //! A database of a test's own. The template is made once per run: the owner, who is no superuser, creates the extension
 //! and grants; each test's copy takes the privileges along.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::OnceCell;
@@ -84,6 +84,11 @@ impl Database {
 
     pub async fn stranger(&self) -> Connection {
         self.connect(Role::Stranger).await
+    }
+
+    /// Several writers, to be shared with concurrent tasks.
+    pub async fn writers(&self, count: usize) -> Vec<Arc<Connection>> {
+        self.connections(Role::Writer, count).await.into_iter().map(Arc::new).collect()
     }
 
     /// Several connections of the same role.

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use agent_sessions_tests::{Append, Connection, Database, Role, assert_sqlstate, together};
+use agent_sessions_tests::{Append, Connection, Database, assert_sqlstate, together};
 
 const CLIENTS: usize = 8;
 const APPENDS: usize = 250;
@@ -25,14 +25,10 @@ async fn assert_complete(connection: &Connection, session: &str, clients: usize,
     }
 }
 
-async fn shared(db: &Database, count: usize) -> Vec<Arc<Connection>> {
-    db.connections(Role::Writer, count).await.into_iter().map(Arc::new).collect()
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_clients_append_by_function() {
     let db = Database::create("append_by_function").await;
-    let clients = shared(&db, CLIENTS).await;
+    let clients = db.writers(CLIENTS).await;
     clients[0].create_session("s").await;
     together(CLIENTS, |client| {
         let writer = clients[client].clone();
@@ -49,7 +45,7 @@ async fn eight_clients_append_by_function() {
 #[tokio::test(flavor = "multi_thread")]
 async fn eight_clients_append_by_function_and_by_plain_insert() {
     let db = Database::create("append_by_insert").await;
-    let clients = shared(&db, CLIENTS).await;
+    let clients = db.writers(CLIENTS).await;
     clients[0].create_session("s").await;
     together(CLIENTS, |client| {
         let writer = clients[client].clone();
@@ -72,7 +68,7 @@ async fn eight_clients_append_by_function_and_by_plain_insert() {
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_inserts_that_would_do_nothing_on_conflict() {
     let db = Database::create("do_nothing").await;
-    let clients = shared(&db, 20).await;
+    let clients = db.writers(20).await;
     clients[0].create_session("s").await;
     let inserted = together(clients.len(), |client| {
         let writer = clients[client].clone();
@@ -91,7 +87,7 @@ async fn twenty_inserts_that_would_do_nothing_on_conflict() {
 #[tokio::test(flavor = "multi_thread")]
 async fn first_appends_create_the_session_once() {
     let db = Database::create("first_appends").await;
-    let clients = shared(&db, 25).await;
+    let clients = db.writers(25).await;
     for tenant in ["", "new tenant"] {
         for client in &clients {
             client.run(&format!("set agent_sessions.tenant = '{tenant}'")).await;
@@ -145,7 +141,7 @@ async fn a_first_append_waits_for_the_creator() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_batches_of_two_keep_their_order() {
     let db = Database::create("batches_of_two").await;
-    let clients = shared(&db, 4).await;
+    let clients = db.writers(4).await;
     clients[0].create_session("s").await;
     together(clients.len(), |client| {
         let writer = clients[client].clone();
@@ -171,7 +167,7 @@ async fn a_thousand_batches_of_two_keep_their_order() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_runs_that_end_together_are_both_there() {
     let db = Database::create("two_runs").await;
-    let clients = shared(&db, 2).await;
+    let clients = db.writers(2).await;
     for round in 0..20 {
         let session = format!("round {round}");
         clients[0].create_session(&session).await;
@@ -196,7 +192,7 @@ async fn two_runs_that_end_together_are_both_there() {
 async fn mixed_writers_leave_one_dense_chain() {
     const ROUNDS: usize = 60;
     let db = Database::create("mixed_writers").await;
-    let clients = shared(&db, 9).await;
+    let clients = db.writers(9).await;
     clients[0].create_session("s").await;
     for number in 0..ROUNDS {
         clients[0].append("s", &payload(100, number)).await;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use agent_sessions_tests::{Append, Connection, Database, Error, Role, assert_sqlstate, sqlstate, together};
+use agent_sessions_tests::{Append, Connection, Database, Error, assert_sqlstate, sqlstate, together};
 
 const ONE_SNAPSHOT: [&str; 2] = ["repeatable read", "serializable"];
 
@@ -274,7 +274,7 @@ async fn retries_complete_under_load() {
     const CLIENTS: usize = 8;
     const APPENDS: usize = 25;
     let db = Database::create("retries_complete").await;
-    let clients: Vec<Arc<Connection>> = db.connections(Role::Writer, CLIENTS).await.into_iter().map(Arc::new).collect();
+    let clients = db.writers(CLIENTS).await;
     for isolation in ONE_SNAPSHOT {
         clients[0].create_session(isolation).await;
         together(CLIENTS, |client| {

@@ -1,348 +1,18 @@
-//! Races that have one winner: compare-and-set on the log and on the state, replays of one item_id, pops.
+//! Races for the same thing: items popped, sessions created, sessions deleted under a writer.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use agent_sessions_tests::{Append, Connection, Database, Error, Role, assert_sqlstate, detail, sqlstate, together};
-use serde_json::json;
+use agent_sessions_tests::{Append, Connection, Database, Error, assert_sqlstate, sqlstate, together};
 
 const WRITERS: usize = 4;
-const ROUNDS: i64 = 50;
-
-async fn shared(db: &Database, count: usize) -> Vec<Arc<Connection>> {
-    db.connections(Role::Writer, count).await.into_iter().map(Arc::new).collect()
-}
-
-/// One of the results is a success, all others have this code and this DETAIL.
-fn assert_one_winner<T: std::fmt::Debug>(results: Vec<Result<T, Error>>, code: &str, told: &serde_json::Value) -> T {
-    let mut winners = Vec::new();
-    for result in results {
-        match result {
-            Ok(won) => winners.push(won),
-            Err(error) => {
-                assert_eq!(sqlstate(&error), code, "{error:?}");
-                assert_eq!(&detail(&error), told);
-            }
-        }
-    }
-    assert_eq!(winners.len(), 1, "{winners:?}");
-    winners.remove(0)
-}
-
-#[derive(Clone, Copy, Debug)]
-enum At {
-    Append,
-    Batch,
-    Insert,
-}
-
-impl At {
-    const ALL: [At; 3] = [At::Append, At::Batch, At::Insert];
-
-    async fn write(self, writer: &Connection, session: &str, position: i64, payload: &str) -> Result<(), Error> {
-        match self {
-            At::Append => Append::to(session, payload).expected_position(position).run(writer).await.map(|_| ()),
-            At::Batch => {
-                let batch = format!(r#"[{{"payload":{payload}}}]"#);
-                writer.try_append_batch(session, &batch, Some(position)).await.map(|_| ())
-            }
-            At::Insert => writer.raw_append_at(session, position, payload).await.map(|_| ()),
-        }
-    }
-}
-
-/// The first entry and later ones.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_position_has_one_winner() {
-    let db = Database::create("position_race").await;
-    let writers = shared(&db, WRITERS).await;
-    for at in At::ALL {
-        let session = format!("{at:?}");
-        writers[0].create_session(&session).await;
-        for position in 0..ROUNDS {
-            let results = together(WRITERS, |number| {
-                let (writer, session) = (writers[number].clone(), session.clone());
-                async move { at.write(&writer, &session, position, &format!("[{position},{number}]")).await }
-            })
-            .await;
-            assert_one_winner(results, "SE007", &json!({"expected": position, "actual": position + 1}));
-        }
-        writers[0].assert_dense(&session, ROUNDS).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn the_first_position_of_a_missing_session_has_one_winner() {
-    let db = Database::create("first_position_race").await;
-    let writers = shared(&db, WRITERS).await;
-    for round in 0..20 {
-        let session = format!("round {round}");
-        let results = together(WRITERS, |number| {
-            let (writer, session) = (writers[number].clone(), session.clone());
-            async move { Append::to(&session, "1").on_missing("create").expected_position(0).run(&writer).await }
-        })
-        .await;
-        assert_eq!(assert_one_winner(results, "SE007", &json!({"expected": 0, "actual": 1})), 0);
-        writers[0].assert_dense(&session, 1).await;
-    }
-}
-
-/// The loser waited for the winner, so what it is told is the winner's position and not the one it had read.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_loser_that_waited_succeeds_at_the_position_it_is_told() {
-    let db = Database::create("loser_waited").await;
-    let (winner, loser) = (db.writer().await, Arc::new(db.writer().await));
-    for at in At::ALL {
-        let session = format!("{at:?}");
-        winner.create_session(&session).await;
-        winner.append(&session, "0").await;
-        winner.begin("read committed").await;
-        winner.append_batch(&session, r#"[{"payload":1},{"payload":2}]"#).await;
-        let waiting = tokio::spawn({
-            let (loser, session) = (loser.clone(), session.clone());
-            async move { at.write(&loser, &session, 1, "3").await }
-        });
-        db.wait_until_blocked(loser.pid).await;
-        winner.commit().await;
-        let error = assert_sqlstate!(waiting.await.expect("the waiting write"), "SE007");
-        assert_eq!(detail(&error), json!({"expected": 1, "actual": 3}));
-        let actual = detail(&error)["actual"].as_i64().expect("the next position");
-        at.write(&loser, &session, actual, "3").await.expect("one retry succeeds");
-        loser.assert_dense(&session, 4).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_position_that_lies_ahead_is_refused() {
-    let db = Database::create("position_ahead").await;
-    let writer = db.writer().await;
-    for at in At::ALL {
-        let session = format!("{at:?}");
-        writer.create_session(&session).await;
-        let error = assert_sqlstate!(at.write(&writer, &session, 5, "1").await, "SE007");
-        assert_eq!(detail(&error), json!({"expected": 5, "actual": 0}));
-        writer.assert_dense(&session, 0).await;
-    }
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Revision {
-    Set,
-    Update,
-}
-
-impl Revision {
-    const ALL: [Revision; 2] = [Revision::Set, Revision::Update];
-
-    async fn write(self, writer: &Connection, expected: i64, state: &str) -> Result<u64, Error> {
-        let sql = match self {
-            Revision::Set => {
-                "select agent_sessions.session_set(
-                    session_id => 's', state => $2::text::json, expected_revision => $1::bigint)"
-            }
-            Revision::Update => {
-                "update agent_sessions.session set state = $2::text::json, revision = $1::bigint + 1
-                 where session_id = 's'"
-            }
-        };
-        writer.execute(sql, &[&expected, &state]).await
-    }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_revision_has_one_winner() {
-    let db = Database::create("revision_race").await;
-    let writers = shared(&db, WRITERS).await;
-    writers[0].create_session("s").await;
-    let mut revision = 0;
-    for write in Revision::ALL {
-        for _ in 0..20 {
-            let results = together(WRITERS, |number| {
-                let writer = writers[number].clone();
-                async move { write.write(&writer, revision, &format!(r#"{{"by": {number}}}"#)).await.map(|_| number) }
-            })
-            .await;
-            let told = json!({"expected": revision, "actual": revision + 1});
-            let won = assert_one_winner(results, "SE006", &told);
-            revision += 1;
-            let row = writers[0]
-                .query_one("select state::text, revision from agent_sessions.session_get(session_id => 's')", &[])
-                .await
-                .expect("the session");
-            let state: (String, i64) = (row.get(0), row.get(1));
-            assert_eq!(state, (format!(r#"{{"by": {won}}}"#), revision));
-        }
-    }
-}
-
-/// One replica tightens permissions; the other writes a title on what it had read before.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_later_write_does_not_undo_a_permission_change() {
-    let db = Database::create("permission_change").await;
-    let (first, second) = (db.writer().await, db.writer().await);
-    let create = "select session_id from agent_sessions.session_create(
-        session_id => 's', metadata => '{\"may\": \"everything\"}')";
-    first.value::<String>(create, &[]).await;
-    let tighten = "select agent_sessions.session_set(
-        session_id => 's', metadata => '{\"may\": \"read\"}', expected_revision => 0)";
-    assert_eq!(first.value::<i64>(tighten, &[]).await, 1);
-    let stale = "select agent_sessions.session_set(session_id => 's', title => 'Triage',
-        metadata => '{\"may\": \"everything\"}', expected_revision => 0)";
-    let error = assert_sqlstate!(second.try_value::<i64>(stale, &[]).await, "SE006");
-    assert_eq!(detail(&error), json!({"expected": 0, "actual": 1}));
-    let kept = "select title is null and metadata = '{\"may\": \"read\"}'
-                from agent_sessions.session_get(session_id => 's')";
-    assert!(first.value::<bool>(kept, &[]).await);
-}
-
-/// An increment that reads, adds and compares loses no update.
-#[tokio::test(flavor = "multi_thread")]
-async fn increments_with_retries_lose_nothing() {
-    const EACH: i64 = 20;
-    let db = Database::create("increments").await;
-    let writers = shared(&db, WRITERS).await;
-    let create = "select session_id from agent_sessions.session_create(session_id => 's', state => '0')";
-    writers[0].value::<String>(create, &[]).await;
-    together(WRITERS, |number| {
-        let writer = writers[number].clone();
-        async move {
-            for _ in 0..EACH {
-                loop {
-                    let get = "select state::text, revision from agent_sessions.session_get(session_id => 's')";
-                    let row = writer.query_one(get, &[]).await.expect("the session");
-                    let count: i64 = row.get::<_, &str>(0).parse().expect("a number");
-                    match Revision::Set.write(&writer, row.get(1), &(count + 1).to_string()).await {
-                        Ok(_) => break,
-                        Err(error) => assert_eq!(sqlstate(&error), "SE006", "{error:?}"),
-                    }
-                }
-            }
-        }
-    })
-    .await;
-    let total = "select state::text || ' ' || revision from agent_sessions.session_get(session_id => 's')";
-    assert_eq!(writers[0].value::<String>(total, &[]).await, "80 80");
-}
-
-const REPLAYS: usize = 8;
-
-#[tokio::test(flavor = "multi_thread")]
-async fn replays_of_one_item_are_one_row() {
-    let db = Database::create("replays").await;
-    let writers = shared(&db, REPLAYS).await;
-    writers[0].create_session("s").await;
-    for position in 0..20 {
-        let item_id = format!("call {position}");
-        let positions = together(REPLAYS, |number| {
-            let (writer, item_id) = (writers[number].clone(), item_id.clone());
-            async move {
-                Append::to("s", r#"{"same" : 1}"#).item_id(&item_id).run(&writer).await.expect("a replay is no error")
-            }
-        })
-        .await;
-        assert_eq!(positions, vec![position; REPLAYS]);
-    }
-    writers[0].assert_dense("s", 20).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn replays_by_plain_insert_are_one_row() {
-    let db = Database::create("raw_replays").await;
-    let writers = shared(&db, REPLAYS).await;
-    writers[0].create_session("s").await;
-    for position in 0..20 {
-        let item_id = format!("call {position}");
-        let inserted = together(REPLAYS, |number| {
-            let (writer, item_id) = (writers[number].clone(), item_id.clone());
-            async move {
-                let insert = "insert into agent_sessions.session_item (sid, item_id, payload)
-                              select sid, $1::text, '{\"same\" : 1}' from agent_sessions.session where session_id = 's'";
-                writer.execute(insert, &[&item_id]).await.expect("a replay is no error")
-            }
-        })
-        .await;
-        assert_eq!(inserted.iter().sum::<u64>(), 1, "{inserted:?}");
-    }
-    writers[0].assert_dense("s", 20).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn replays_of_one_batch_are_written_once() {
-    let db = Database::create("batch_replays").await;
-    let writers = shared(&db, REPLAYS).await;
-    writers[0].create_session("s").await;
-    for round in 0..10 {
-        let outcomes = together(REPLAYS, |number| {
-            let writer = writers[number].clone();
-            async move {
-                let items = format!(r#"[{{"item_id":"a{round}","payload":1}},{{"item_id":"b{round}","payload":2}}]"#);
-                let batch = "select position, outcome from agent_sessions.session_append_batch(
-                    session_id => 's', items => $1::text::json) order by ordinal";
-                let rows = writer.query(batch, &[&items]).await.expect("a replay is no error");
-                rows.iter().map(|row| (row.get(0), row.get(1))).collect::<Vec<(i64, String)>>()
-            }
-        })
-        .await;
-        let at = |outcome: &str| vec![(2 * round, outcome.to_owned()), (2 * round + 1, outcome.to_owned())];
-        let appended = outcomes.iter().filter(|rows| **rows == at("appended")).count();
-        let replayed = outcomes.iter().filter(|rows| **rows == at("replayed")).count();
-        assert_eq!((appended, replayed), (1, REPLAYS - 1), "{outcomes:?}");
-    }
-    writers[0].assert_dense("s", 20).await;
-}
-
-/// Other content under the same id: one is stored, all others are told that the id is taken, and where.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_item_id_with_other_content_has_one_winner() {
-    let db = Database::create("reused_id").await;
-    let writers = shared(&db, WRITERS).await;
-    writers[0].create_session("s").await;
-    for position in 0..20 {
-        let item_id = format!("call {position}");
-        let results = together(WRITERS, |number| {
-            let (writer, item_id) = (writers[number].clone(), item_id.clone());
-            async move { Append::to("s", &number.to_string()).item_id(&item_id).run(&writer).await }
-        })
-        .await;
-        let won = assert_one_winner(results, "SE010", &json!({"item_id": item_id, "position": position}));
-        assert_eq!(won, position);
-    }
-    writers[0].assert_dense("s", 20).await;
-}
-
-/// A replay that waited for the first to end: it committed, and the replay is one; it rolled back, and the replay is first.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_replay_waits_for_the_first() {
-    let db = Database::create("replay_waits").await;
-    let (first, second) = (db.writer().await, Arc::new(db.writer().await));
-    for commits in [true, false] {
-        let session = format!("{commits}");
-        first.create_session(&session).await;
-        first.begin("read committed").await;
-        first.append(&session, "0").await;
-        Append::to(&session, "1").item_id("i").run(&first).await.expect("the first");
-        let waiting = tokio::spawn({
-            let (second, session) = (second.clone(), session.clone());
-            async move { Append::to(&session, "1").item_id("i").run(&second).await }
-        });
-        db.wait_until_blocked(second.pid).await;
-        if commits {
-            first.commit().await;
-        } else {
-            first.rollback().await;
-        }
-        let (position, entries) = if commits { (1, 2) } else { (0, 1) };
-        assert_eq!(waiting.await.expect("the waiting append").expect("no error"), position);
-        second.assert_dense(&session, entries).await;
-    }
-}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_item_is_popped_once() {
     const CLIENTS: usize = 8;
     const ITEMS: usize = 100;
     let db = Database::create("pop_race").await;
-    let writers = shared(&db, CLIENTS).await;
+    let writers = db.writers(CLIENTS).await;
     writers[0].create_session("s").await;
     let items: Vec<String> = (0..ITEMS).map(|number| format!(r#"{{"payload":{number}}}"#)).collect();
     writers[0].append_batch("s", &format!("[{}]", items.join(","))).await;
@@ -372,7 +42,7 @@ async fn an_item_is_popped_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pop_of_nothing_returns_nothing() {
     let db = Database::create("pop_nothing").await;
-    let writers = shared(&db, 8).await;
+    let writers = db.writers(8).await;
     writers[0].create_session("s").await;
     writers[0].append_batch("s", r#"[{"payload":1},{"payload":2},{"payload":3}]"#).await;
     let mut popped = together(8, |number| {
@@ -391,7 +61,7 @@ async fn a_pop_of_nothing_returns_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_session_is_created_once() {
     let db = Database::create("create_race").await;
-    let writers = shared(&db, WRITERS).await;
+    let writers = db.writers(WRITERS).await;
     for round in 0..10 {
         let session = format!("round {round}");
         let create = "select title from agent_sessions.session_create(session_id => $1::text, title => $2::text)";
@@ -422,7 +92,7 @@ async fn a_session_is_created_once() {
 #[tokio::test(flavor = "multi_thread")]
 async fn first_states_create_the_session_once() {
     let db = Database::create("set_race").await;
-    let writers = shared(&db, 8).await;
+    let writers = db.writers(8).await;
     let mut revisions = together(8, |number| {
         let writer = writers[number].clone();
         async move {
@@ -434,4 +104,167 @@ async fn first_states_create_the_session_once() {
     .await;
     revisions.sort();
     assert_eq!(revisions, (1..=8).collect::<Vec<i64>>());
+}
+
+async fn delete(connection: &Connection, session: &str, raw: bool) -> Result<(), Error> {
+    let sql = if raw {
+        "delete from agent_sessions.session where session_id = $1::text"
+    } else {
+        "select agent_sessions.session_delete(session_id => $1::text)"
+    };
+    connection.execute(sql, &[&session]).await.map(|_| ())
+}
+
+async fn append(connection: &Connection, session: &str, raw: bool) -> Result<(), Error> {
+    if raw {
+        connection.raw_append(session, "1").await.map(|_| ())
+    } else {
+        connection.try_append(session, "1").await.map(|_| ())
+    }
+}
+
+/// No entry without its session, and no sub-session without its parent.
+async fn assert_no_orphans(db: &Database) {
+    let orphans = "
+        select (select count(*) from agent_sessions.session_item i
+                where not exists (select from agent_sessions.session s where s.sid = i.sid))
+             + (select count(*) from agent_sessions.session c
+                where parent_sid is not null and not exists (select from agent_sessions.session s where s.sid = c.parent_sid))";
+    assert_eq!(db.owner().await.value::<i64>(orphans, &[]).await, 0);
+}
+
+/// A delete that waited for an append takes that entry along.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delete_takes_what_it_waited_for() {
+    let db = Database::create("delete_waits").await;
+    let (writer, deleter) = (db.writer().await, Arc::new(db.writer().await));
+    for raw in [false, true] {
+        let session = format!("{raw}");
+        writer.create_session(&session).await;
+        writer.append(&session, "0").await;
+        writer.begin("read committed").await;
+        writer.append(&session, "1").await;
+        let waiting = tokio::spawn({
+            let (deleter, session) = (deleter.clone(), session.clone());
+            async move { delete(&deleter, &session, raw).await }
+        });
+        db.wait_until_blocked(deleter.pid).await;
+        writer.commit().await;
+        waiting.await.expect("the waiting delete").expect("no error");
+        assert!(writer.log(&session).await.is_empty());
+        assert_no_orphans(&db).await;
+    }
+}
+
+/// An append that waited for a delete has no session to write to.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_that_waited_for_a_delete_finds_no_session() {
+    let db = Database::create("append_waits").await;
+    let (deleter, writer) = (db.writer().await, Arc::new(db.writer().await));
+    for raw in [false, true] {
+        let session = format!("{raw}");
+        deleter.create_session(&session).await;
+        deleter.append(&session, "0").await;
+        deleter.begin("read committed").await;
+        delete(&deleter, &session, raw).await.expect("a delete");
+        let waiting = tokio::spawn({
+            let (writer, session) = (writer.clone(), session.clone());
+            async move { append(&writer, &session, raw).await }
+        });
+        db.wait_until_blocked(writer.pid).await;
+        deleter.commit().await;
+        assert_sqlstate!(waiting.await.expect("the waiting append"), "SE002");
+        assert_no_orphans(&db).await;
+    }
+}
+
+/// The delete's snapshot does not see the newest entry: it takes it along, or it is a serialization failure.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delete_with_an_old_snapshot_leaves_no_orphan() {
+    let db = Database::create("old_delete").await;
+    let (writer, deleter) = (db.writer().await, db.writer().await);
+    for isolation in ["repeatable read", "serializable"] {
+        for raw in [false, true] {
+            let session = format!("{isolation} {raw}");
+            writer.create_session(&session).await;
+            writer.append(&session, "0").await;
+            deleter.begin(isolation).await;
+            assert_eq!(deleter.history(&session).await.len(), 1);
+            writer.append(&session, "1").await;
+            match delete(&deleter, &session, raw).await {
+                Ok(()) => deleter.commit().await,
+                Err(error) => {
+                    assert_eq!(sqlstate(&error), "40001", "{error:?}");
+                    deleter.rollback().await;
+                    delete(&deleter, &session, raw).await.expect("the same again");
+                }
+            }
+            assert!(writer.log(&session).await.is_empty());
+            assert_no_orphans(&db).await;
+        }
+    }
+}
+
+/// A sub-session that is being created goes with its parent, or is not created.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_sub_session_outlives_its_parent() {
+    let db = Database::create("sub_sessions").await;
+    let (creator, deleter) = (Arc::new(db.writer().await), Arc::new(db.writer().await));
+    let create = "select session_id from agent_sessions.session_create(
+        session_id => $1::text, parent_session_id => $2::text)";
+    for raw in [false, true] {
+        let (parent, child) = (format!("parent {raw}"), format!("child {raw}"));
+        creator.create_session(&parent).await;
+        creator.begin("read committed").await;
+        creator.value::<String>(create, &[&child, &parent]).await;
+        let waiting = tokio::spawn({
+            let (deleter, parent) = (deleter.clone(), parent.clone());
+            async move { delete(&deleter, &parent, raw).await }
+        });
+        db.wait_until_blocked(deleter.pid).await;
+        creator.commit().await;
+        waiting.await.expect("the waiting delete").expect("no error");
+        assert_no_orphans(&db).await;
+
+        creator.create_session(&parent).await;
+        deleter.begin("read committed").await;
+        delete(&deleter, &parent, raw).await.expect("a delete");
+        let waiting = tokio::spawn({
+            let (creator, parent, child) = (creator.clone(), parent.clone(), child.clone());
+            async move { creator.try_value::<String>(create, &[&child, &parent]).await }
+        });
+        db.wait_until_blocked(creator.pid).await;
+        deleter.commit().await;
+        assert_sqlstate!(waiting.await.expect("the waiting create"), "SE002");
+        assert_no_orphans(&db).await;
+    }
+}
+
+/// Appends that create the session, against deletes of it: no error but the missing session's, and no orphan.
+#[tokio::test(flavor = "multi_thread")]
+async fn creating_appends_and_deletes_leave_no_orphan() {
+    let db = Database::create("create_delete").await;
+    let writers = db.writers(8).await;
+    together(writers.len(), |number| {
+        let writer = writers[number].clone();
+        async move {
+            for _ in 0..40 {
+                if number < 2 {
+                    match delete(&writer, "s", number == 1).await {
+                        Ok(()) => {}
+                        Err(error) => assert_eq!(sqlstate(&error), "SE002", "{error:?}"),
+                    }
+                } else {
+                    Append::to("s", "1").on_missing("create").run(&writer).await.expect("an append that creates");
+                }
+            }
+        }
+    })
+    .await;
+    assert_no_orphans(&db).await;
+    let entries = writers[0].log("s").await.len() as i64;
+    let sessions = "select count(*) from agent_sessions.session";
+    if writers[0].value::<i64>(sessions, &[]).await > 0 {
+        writers[0].assert_dense("s", entries).await;
+    }
 }
