@@ -101,7 +101,7 @@ def mismatches(logs, sid):
     for place, position in enumerate(sorted(log.items), start=first):
         item = log.items[position]
         if position != place:
-            yield position, f"position {place} is missing"
+            yield place, "the entry is missing"
             return
         if item["salt"] is not None and content_digest(item).hex() != item["content_digest"]:
             yield position, "content_digest"
