@@ -29,8 +29,9 @@ test:
 lint:
 	@scripts/lint.sh $(PG)
 
-clean: stop
-	cargo clean
+clean:
+	@scripts/cluster.sh clean
+	rm -rf target
 
 define HELP
 make                builds the extension for the server of PG_CONFIG (default: pg_config on PATH)
@@ -42,7 +43,7 @@ make psql           psql in the demo's database
 make stop           stops the private servers of this clone
 make test           sets up this machine and runs every test; TESTS=name runs those whose name contains it
 make lint           rustfmt and clippy
-make clean          stops the servers and removes target/
+make clean          stops the servers, removes their data and target/
 
 PG=15|16|17|18      PostgreSQL for demo, test and lint (default 15). Where it is not installed, 16 and 18 come from PyPI.
 endef

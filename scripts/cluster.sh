@@ -3,6 +3,7 @@
 #
 #   cluster.sh start PURPOSE MAJOR    a running server with the library that is installed in the server tree
 #   cluster.sh stop                   stops all of them
+#   cluster.sh clean                  stops all of them and deletes all they have written
 #   cluster.sh remove PURPOSE         stops it and deletes its data; its log stays
 #   cluster.sh psql PURPOSE [ARG...]  psql as its superuser
 #   cluster.sh env PURPOSE            libpq's variables for its superuser, to be evaluated by a shell
@@ -121,9 +122,19 @@ start() {
     }
 }
 
+stop_all() {
+    for purpose in demo test in-backend; do
+        at "$purpose"
+        if is_running; then
+            say "Stopping the $purpose cluster"
+            stop
+        fi
+    done
+}
+
 stop() { (cd "$run" && as_server "$bin/pg_ctl" -D "$(data)" --mode=fast --wait --timeout=120 stop >/dev/null); }
 
-command=${1:?start, stop, remove, psql or env}
+command=${1:?start, stop, clean, remove, psql or env}
 shift
 case $command in
     start)
@@ -132,14 +143,10 @@ case $command in
         [ "$purpose" != in-backend ] || variant=-in-backend
         start "$(server_tree "${2:?major version}$variant")"
         ;;
-    stop)
-        for purpose in demo test in-backend; do
-            at "$purpose"
-            if is_running; then
-                say "Stopping the $purpose cluster"
-                stop
-            fi
-        done
+    stop) stop_all ;;
+    clean)
+        stop_all
+        rm -rf "$run"
         ;;
     remove)
         at "${1:?purpose}"
@@ -156,5 +163,5 @@ case $command in
         at "${1:?purpose}"
         printf 'export PGHOST=%q PGPORT=%q PGUSER=%q\n' "$socket" "$port" "$superuser"
         ;;
-    *) die "cluster.sh: start, stop, remove, psql or env, not '$command'" ;;
+    *) die "cluster.sh: start, stop, clean, remove, psql or env, not '$command'" ;;
 esac

@@ -9,6 +9,7 @@ command=${1:?build or install}
 pg_config=$(command -v "${2:?pg_config}") || die "there is no $2: name the server's pg_config with PG_CONFIG="
 pg_config=$(cd "$(dirname "$pg_config")" && pwd)/${pg_config##*/}
 major=$(major_of "$pg_config")
+case $major in 15 | 16 | 17 | 18) ;; *) die "$pg_config is of PostgreSQL $major; 15 to 18 are supported" ;; esac
 package=$target/package/pg$major
 library=$("$pg_config" --pkglibdir)/agent_sessions.so
 extension=$("$pg_config" --sharedir)/extension

@@ -6,15 +6,7 @@ source "$(dirname "$0")/workspace.sh"
 
 export AGENT_SESSIONS_PYTHON=$target/venv/bin/python
 export AGENT_SESSIONS_NODE_MODULES=$target/node/node_modules
-if [ -z "${AGENT_SESSIONS_TRANSCRIPTS-}" ]; then
-    if [ -d "$root/../shared/transcripts" ]; then
-        AGENT_SESSIONS_TRANSCRIPTS=$(cd "$root/../shared/transcripts" && pwd)
-    else
-        AGENT_SESSIONS_TRANSCRIPTS=$root/examples
-    fi
-    export AGENT_SESSIONS_TRANSCRIPTS
-fi
 
 cd "$root"
-say "Running the tests on PostgreSQL $AGENT_SESSIONS_PG (transcripts: $AGENT_SESSIONS_TRANSCRIPTS)"
+say "Running the tests on PostgreSQL $AGENT_SESSIONS_PG"
 cargo test -p agent_sessions_core -p agent_sessions_tests --no-fail-fast -- "$@"
