@@ -66,7 +66,21 @@ at() {
 # The data directory of the major version that the copied programs are of.
 data() { echo "$home/data-$(major_of "$bin/pg_config")"; }
 
-is_running() { [ -x "$bin/pg_ctl" ] && (cd "$run" && as_server "$bin/pg_ctl" -D "$(data)" status >/dev/null 2>&1); }
+# Asks the server, since a process id in a file tells nothing after a crash. A server that still recovers counts.
+is_running() {
+    local answer=0
+    [ -x "$bin/pg_isready" ] || return 1
+    "$bin/pg_isready" --quiet -h "$socket" -p "$port" || answer=$?
+    [ "$answer" -le 1 ]
+}
+
+# The processes of a killed server may outlive it for a moment, and then block the next one.
+await_crashed() {
+    local data=$1 pid
+    as_server test -e "$data/postmaster.pid" || return 0
+    pid=$(as_server head -n 1 "$data/postmaster.pid")
+    timeout 15 tail --pid="$pid" -f /dev/null || say "Process $pid of a killed server is still there"
+}
 
 fingerprint() {
     local tree=$1
@@ -114,6 +128,7 @@ start() {
     local data
     data=$(data)
     [ -d "$data" ] || make_cluster "$data"
+    await_crashed "$data"
     say "Starting the $purpose cluster (PostgreSQL ${data##*-}, log: $log)"
     as_server "$bin/pg_ctl" -D "$data" -l "$log" -o "$(settings | tr '\n' ' ')" --wait --timeout=120 start >"$home/start.log" 2>&1 </dev/null || {
         cat "$home/start.log" >&2

@@ -28,12 +28,12 @@ as_agent() { sql demo_agent demo "$@"; }
 # refused SQLSTATE: runs standard input, shows it and the error, and fails unless the error is that one.
 refused() {
     local answer
-    answer=$(as_agent -e -v ON_ERROR_STOP=0 2>&1 < <(cat && printf '%s\n' '\echo SQLSTATE:  :LAST_ERROR_SQLSTATE'))
+    answer=$(as_agent -e -v ON_ERROR_STOP=0 2>&1 < <(cat && printf '%s\n' '\echo SQLSTATE: :LAST_ERROR_SQLSTATE'))
     printf '%s\n' "$answer"
-    [ "${answer##*SQLSTATE:  }" = "$1" ] || die "expected SQLSTATE $1"
+    [ "${answer##*SQLSTATE: }" = "$1" ] || die "expected SQLSTATE $1"
 }
 
-heading 'Install, as the owner of a database who is no superuser'
+heading "Install, as the database's owner, who is not a superuser"
 sql "$PGUSER" postgres <<'SQL'
 set client_min_messages = warning;
 drop database if exists demo with (force);
@@ -44,6 +44,7 @@ create database demo owner demo_owner;
 SQL
 sql demo_owner demo -e <<'SQL'
 create extension agent_sessions;
+\o /dev/null
 select agent_sessions.access_grant('demo_agent', 'writer');
 alter database demo set search_path = public, agent_sessions;
 SQL
@@ -67,7 +68,7 @@ echo "$count messages are at the positions 0 to $((count - 1))."
 
 heading 'History'
 as_agent <<'SQL'
-select position, author, left(payload::text, 76) as "payload (its beginning)"
+select position, author, left(payload::text, 55) as "payload (its beginning)"
 from session_history(session_id => :'session');
 SQL
 [ "$(as_agent -At <<<"select payload::text from session_history(session_id => :'session')")" = "$(<"$root/$conversation")" ] ||
