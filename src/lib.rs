@@ -1,6 +1,75 @@
 //! The engine of `agent_sessions`: the rules, as triggers, and the functions that are the fast way to them.
+//!
+//! An append reads straight down: `append` checks its arguments, `log` locks the head and finds the tail, `item` knows what
+//! an item_id stands for, `head` admits the lease, `log` inserts, and the trigger in `item_rule` links the entry.
+
+mod access;
+mod address;
+mod append;
+mod change;
+mod draft;
+mod handoff;
+mod head;
+mod identity;
+mod item;
+mod item_rule;
+mod log;
+mod paging;
+mod postgres;
+mod session;
+mod session_rule;
+mod tail;
+mod verify;
+mod version;
 
 pgrx::pg_module_magic!();
+
+/// Runs when a backend loads the library.
+#[pgrx::pg_guard]
+pub extern "C-unwind" fn _PG_init() {
+    postgres::setting::define();
+    identity::watch_bindings();
+}
+
+export! {
+    call:
+        identity::current_tenant as "current_tenant",
+        identity::current_agent as "current_agent",
+        identity::isolated_agent as "isolated_agent",
+        identity::tenant_use as "tenant_use",
+        identity::tenant_bind as "tenant_bind",
+        identity::tenant_unbind as "tenant_unbind",
+        paging::page_rows as "page_rows",
+        paging::list_order as "list_order",
+        paging::list_cursor as "list_cursor",
+        paging::cursor_at as "cursor_at",
+        paging::cursor_sid as "cursor_sid",
+        session::session_create as "session_create",
+        session::session_set as "session_set",
+        session::session_delete as "session_delete",
+        append::session_append as "session_append",
+        append::session_append_batch as "session_append_batch",
+        change::session_revise as "session_revise",
+        change::session_retract as "session_retract",
+        change::session_pop as "session_pop",
+        verify::session_verify as "session_verify",
+        access::access_grant as "access_grant",
+        access::access_revoke as "access_revoke",
+        access::access_force_rls as "access_force_rls",
+        version::schema_version as "schema_version",
+        version::schema_require as "schema_require",
+}
+
+export! {
+    trigger:
+        identity::on_tenant_binding as "on_tenant_binding",
+        session_rule::on_session_insert as "on_session_insert",
+        session_rule::on_session_update as "on_session_update",
+        session_rule::on_session_delete as "on_session_delete",
+        item_rule::on_item_insert as "on_item_insert",
+        item_rule::on_item_change as "on_item_change",
+        item_rule::on_truncate as "on_truncate",
+}
 
 // The install order.
 pgrx::extension_sql_file!("../sql/schema.sql", name = "schema", bootstrap);

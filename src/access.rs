@@ -1,0 +1,110 @@
+//! Who may do what: exactly the privileges that a job needs, handed out by the extension's owner.
+
+use std::ffi::CStr;
+
+use agent_sessions_core::error::Error;
+use pgrx::pg_sys::{Datum, TEXTOID};
+
+use crate::postgres::call::{Call, Returns};
+use crate::postgres::catalog;
+use crate::postgres::owner::AsOwner;
+use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::raise;
+use crate::postgres::value::text_datum;
+
+static REMEMBER: KeptPlan = KeptPlan::new(
+    c"insert into agent_sessions.setting (name, value) values ('force_rls', $1) \
+      on conflict (name) do update set value = excluded.value",
+    &[TEXTOID],
+);
+
+/// What a reader needs: what the policies let it see, and the functions that look.
+const READER: &[&str] = &[
+    "usage on schema agent_sessions",
+    "select on agent_sessions.session, agent_sessions.session_item",
+    "select on agent_sessions.session_head, agent_sessions.live_entry, agent_sessions.live_item",
+    "execute on function agent_sessions.current_tenant, agent_sessions.current_agent, agent_sessions.isolated_agent, \
+     agent_sessions.tenant_use, agent_sessions.schema_version, agent_sessions.schema_require",
+    "execute on function agent_sessions.page_rows, agent_sessions.list_order, agent_sessions.list_cursor, \
+     agent_sessions.cursor_at, agent_sessions.cursor_sid, agent_sessions.session_matching, agent_sessions.log_of",
+    "execute on function agent_sessions.session_get, agent_sessions.session_list, agent_sessions.session_history, \
+     agent_sessions.session_log, agent_sessions.session_stats, agent_sessions.session_verify",
+];
+
+/// What a writer needs besides: columns that are a client's to give. With table-wide privileges, raw SQL could hide
+/// entries, backdate them or give itself a lease.
+const WRITER: &[&str] = &[
+    "insert (tenant, agent_id, session_id, owner, parent_sid, origin, title, status, metadata, state, input_tokens, \
+     output_tokens, cost, created_at, expires_at) on agent_sessions.session",
+    "update (owner, origin, title, status, metadata, state, revision, input_tokens, output_tokens, cost, closed_at, \
+     expires_at) on agent_sessions.session",
+    "delete on agent_sessions.session",
+    "insert (sid, position, op, kind, item_id, tag, author, target, payload, attrs) on agent_sessions.session_item",
+    "execute on function agent_sessions.session_create, agent_sessions.session_set, agent_sessions.session_delete, \
+     agent_sessions.session_append, agent_sessions.session_append_batch, agent_sessions.session_revise, \
+     agent_sessions.session_retract, agent_sessions.session_pop",
+];
+
+/// The privileges of a level. An auditor reads and verifies; an admin writes too, and will do what retention needs.
+fn privileges(level: &str) -> Result<Vec<&'static str>, Error> {
+    match level {
+        "reader" | "auditor" => Ok(READER.to_vec()),
+        "writer" | "admin" => Ok([READER, WRITER].concat()),
+        _ => Err(Error::invalid("level", "must be reader, writer, auditor or admin")),
+    }
+}
+
+pub fn access_grant(call: &mut Call) -> Returns {
+    let role = role_argument(call)?;
+    let level = call.text().ok_or_else(|| Error::invalid("level", "must be given"))?;
+    let privileges = privileges(level)?;
+    as_owner("access_grant", |spi| {
+        let role = existing(role);
+        privileges.iter().for_each(|privilege| spi.execute(&format!("grant {privilege} to {role}")));
+    });
+    Ok(Some(Datum::from(0)))
+}
+
+pub fn access_revoke(call: &mut Call) -> Returns {
+    let role = role_argument(call)?;
+    as_owner("access_revoke", |spi| {
+        let role = existing(role);
+        for objects in ["all functions in schema", "all tables in schema", "schema"] {
+            spi.execute(&format!("revoke all on {objects} agent_sessions from {role}"));
+        }
+    });
+    Ok(Some(Datum::from(0)))
+}
+
+pub fn access_force_rls(call: &mut Call) -> Returns {
+    let enabled = call.bool().ok_or_else(|| Error::invalid("enabled", "must be given"))?;
+    as_owner("access_force_rls", |spi| {
+        let force = if enabled { "force" } else { "no force" };
+        for table in ["session", "session_item"] {
+            spi.execute(&format!("alter table agent_sessions.{table} {force} row level security"));
+        }
+        REMEMBER.run(spi, See::Now, &[Some(text_datum(if enabled { "on" } else { "off" }))]);
+    });
+    Ok(Some(Datum::from(0)))
+}
+
+fn role_argument<'a>(call: &mut Call<'a>) -> Result<&'a CStr, Error> {
+    call.name().ok_or_else(|| Error::invalid("role", "must be given"))
+}
+
+/// The role as an identifier; 42704 if there is none.
+fn existing(role: &CStr) -> String {
+    catalog::role(role);
+    catalog::quoted(role)
+}
+
+/// Runs statements as the owner, so that what a superuser grants the owner can take back. 42501 for anyone who may not
+/// act as the owner.
+fn as_owner(function: &str, run: impl FnOnce(&Spi)) {
+    if !catalog::is_owner() {
+        raise::owner_only(function);
+    }
+    let spi = Spi::connect();
+    let _owner = AsOwner::switch();
+    run(&spi);
+}

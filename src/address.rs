@@ -1,0 +1,57 @@
+//! Which session a call means: tenant, agent and id, checked before anything is looked up or locked.
+
+use agent_sessions_core::error::Error;
+use agent_sessions_core::{limit, name};
+use pgrx::pg_sys::{Datum, TEXTOID};
+
+use crate::identity;
+use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::value::text_datum;
+
+static OTHER_AGENT: KeptPlan = KeptPlan::new(
+    c"select s.agent_id from agent_sessions.session s \
+      where s.tenant operator(pg_catalog.=) $1 and s.session_id operator(pg_catalog.=) $2 and s.deleted_at is null \
+      order by s.agent_id limit 1",
+    &[TEXTOID, TEXTOID],
+);
+
+#[derive(Clone, Debug)]
+pub struct Address {
+    pub tenant: String,
+    pub agent_id: String,
+    pub session_id: String,
+}
+
+impl Address {
+    /// SE001 if the session's id is missing or malformed, SE018 if the three texts together do not fit an index entry.
+    pub fn resolve(session_id: Option<&str>, agent_id: Option<&str>) -> Result<Address, Error> {
+        let session_id = session_id.ok_or_else(|| Error::invalid("session_id", "must be given"))?;
+        Address::named("session_id", session_id, agent_id)
+    }
+
+    /// As [`resolve`](Address::resolve), for an id that stands in another argument.
+    pub fn named(argument: &'static str, session_id: &str, agent_id: Option<&str>) -> Result<Address, Error> {
+        name::required(argument, session_id)?;
+        let tenant = identity::tenant()?;
+        let agent_id = agent_id.map_or_else(identity::agent, str::to_owned);
+        name::optional("agent_id", &agent_id)?;
+        limit::index_entry(argument, &[&tenant, &agent_id, session_id])?;
+        Ok(Address { tenant, agent_id, session_id: session_id.to_owned() })
+    }
+
+    /// The parameters of statements that look the session up.
+    pub fn key(&self) -> [Option<Datum>; 3] {
+        [&self.tenant, &self.agent_id, &self.session_id].map(|text| Some(text_datum(text)))
+    }
+
+    /// SE002, which names the agent under which a visible session of that id exists.
+    pub fn not_found(&self, spi: &Spi) -> Error {
+        let [tenant, _, session_id] = self.key();
+        let found = OTHER_AGENT.run(spi, See::Now, &[tenant, session_id]);
+        Error::SessionNotFound {
+            session_id: self.session_id.clone(),
+            agent_id: self.agent_id.clone(),
+            found_under: found.first().and_then(|row| row.text(0).map(str::to_owned)),
+        }
+    }
+}

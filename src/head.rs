@@ -1,0 +1,151 @@
+//! The session's row, locked: what every write begins with.
+
+use agent_sessions_core::digest::{Digest, Genesis};
+use agent_sessions_core::error::Error;
+use agent_sessions_core::lease::Held;
+use agent_sessions_core::word::OnMissing;
+use pgrx::pg_sys::{Datum, INT8OID, TEXTOID};
+
+use crate::address::Address;
+use crate::postgres::owner::AsOwner;
+use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::rows::Row;
+use crate::postgres::value::{self, clock};
+
+static LOCK: KeptPlan = KeptPlan::new(
+    c"select s.sid, s.active_at, s.lease_digest, s.lease_holder, s.lease_expires_at, s.tenant, s.agent_id \
+      from agent_sessions.session s \
+      where s.tenant operator(pg_catalog.=) $1 and s.agent_id operator(pg_catalog.=) $2 \
+        and s.session_id operator(pg_catalog.=) $3 and s.deleted_at is null \
+      for no key update",
+    &[TEXTOID, TEXTOID, TEXTOID],
+);
+
+static LOCK_BY_KEY: KeptPlan = KeptPlan::new(
+    c"select s.sid, s.active_at, s.lease_digest, s.lease_holder, s.lease_expires_at, s.tenant, s.agent_id \
+      from agent_sessions.session s where s.sid operator(pg_catalog.=) $1 and s.deleted_at is null for no key update",
+    &[INT8OID],
+);
+
+static CREATE: KeptPlan = KeptPlan::new(
+    c"insert into agent_sessions.session (tenant, agent_id, session_id) values ($1, $2, $3) \
+      on conflict (tenant, agent_id, session_id) where deleted_at is null do nothing",
+    &[TEXTOID, TEXTOID, TEXTOID],
+);
+
+static GENESIS: KeptPlan = KeptPlan::new(
+    c"select s.tenant, s.agent_id, s.session_id, s.created_at, s.fork_position, s.base_position, s.base_digest \
+      from agent_sessions.session s where s.sid operator(pg_catalog.=) $1",
+    &[INT8OID],
+);
+
+static TOUCH: KeptPlan = KeptPlan::new(
+    c"update agent_sessions.session set active_at = pg_catalog.clock_timestamp() where sid operator(pg_catalog.=) $1",
+    &[INT8OID],
+);
+
+/// How old active_at may become: a head that is only locked keeps its pages prunable while a snapshot is held.
+const TOUCH_AFTER_MICROSECONDS: i64 = 60_000_000;
+
+/// A session's row, locked until the transaction ends.
+pub struct Head {
+    pub sid: i64,
+    pub tenant: String,
+    pub agent_id: String,
+    active_at: i64,
+    lease_digest: Option<Digest>,
+    lease_holder: Option<String>,
+    lease_expires_at: Option<i64>,
+}
+
+/// Where a log begins, when it has no entry of its own.
+pub struct Base {
+    pub tenant: String,
+    pub agent_id: String,
+    pub position: i64,
+    pub previous: Digest,
+}
+
+impl Head {
+    /// Locks the session, creates it first if that is wanted, or gives `None` to `ignore`. SE002 otherwise.
+    pub fn lock(spi: &Spi, address: &Address, on_missing: OnMissing) -> Result<Option<Head>, Error> {
+        if let Some(head) = Head::find(spi, address) {
+            return Ok(Some(head));
+        }
+        match on_missing {
+            OnMissing::Ignore => Ok(None),
+            OnMissing::Error => Err(address.not_found(spi)),
+            OnMissing::Create => {
+                // Whoever comes second waits here for the first, and then finds the row.
+                CREATE.run(spi, See::Now, &address.key());
+                match Head::find(spi, address) {
+                    Some(head) => Ok(Some(head)),
+                    None => Err(address.not_found(spi)),
+                }
+            }
+        }
+    }
+
+    fn find(spi: &Spi, address: &Address) -> Option<Head> {
+        LOCK.run(spi, See::Now, &address.key()).first().and_then(Head::read)
+    }
+
+    /// Locks the session that a raw statement names by its key, if the caller may see it.
+    pub fn lock_by_key(spi: &Spi, sid: i64) -> Option<Head> {
+        LOCK_BY_KEY.run(spi, See::Now, &[Some(Datum::from(sid))]).first().and_then(Head::read)
+    }
+
+    fn read(row: Row) -> Option<Head> {
+        Some(Head {
+            sid: row.int8(0)?,
+            active_at: row.int8(1)?,
+            lease_digest: row.bytes(2).and_then(value::digest),
+            lease_holder: row.text(3).map(str::to_owned),
+            lease_expires_at: row.int8(4),
+            tenant: row.text(5)?.to_owned(),
+            agent_id: row.text(6)?.to_owned(),
+        })
+    }
+
+    /// SE008 or SE009 unless a write that brings `lease` may pass now.
+    pub fn admit(&self, lease: Option<&str>) -> Result<(), Error> {
+        Held {
+            sid: self.sid,
+            digest: self.lease_digest.as_ref().map(Digest::as_slice),
+            holder: self.lease_holder.as_deref(),
+            expires_at: self.lease_expires_at,
+        }
+        .admits(lease, clock())
+    }
+
+    /// Notes that the session is active, at most once in 60 seconds.
+    pub fn touch(&self, spi: &Spi) {
+        if clock() - self.active_at > TOUCH_AFTER_MICROSECONDS {
+            let _owner = AsOwner::switch();
+            TOUCH.run(spi, See::Now, &[Some(Datum::from(self.sid))]);
+        }
+    }
+}
+
+impl Base {
+    /// What the first entry of the session's log stands on; `None` if the session is not there or not visible.
+    pub fn of(spi: &Spi, see: See, sid: i64) -> Option<Base> {
+        let rows = GENESIS.run(spi, see, &[Some(Datum::from(sid))]);
+        let row = rows.first()?;
+        let (tenant, agent_id) = (row.text(0)?, row.text(1)?);
+        let genesis = Genesis {
+            tenant,
+            agent_id,
+            session_id: row.text(2)?,
+            created_at: row.int8(3)?,
+            fork_position: row.int8(4),
+            forked_from: [0; 32],
+        };
+        Some(Base {
+            tenant: tenant.to_owned(),
+            agent_id: agent_id.to_owned(),
+            position: row.int8(5)?,
+            previous: row.bytes(6).and_then(value::digest).unwrap_or_else(|| genesis.digest()),
+        })
+    }
+}

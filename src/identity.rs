@@ -1,0 +1,140 @@
+//! Who is asking: tenant and agent of the transaction, and which tenants a role is bound to.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use agent_sessions_core::error::Error;
+use agent_sessions_core::name;
+use pgrx::pg_sys::{Datum, Oid, REGROLEOID, TEXTOID};
+
+use crate::postgres::call::{Call, Returns};
+use crate::postgres::catalog;
+use crate::postgres::invalidation;
+use crate::postgres::owner::AsOwner;
+use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::raise;
+use crate::postgres::setting::{self, Isolation};
+use crate::postgres::trigger::{self, Decision, Trigger};
+use crate::postgres::value::text_datum;
+
+static BINDINGS: KeptPlan =
+    KeptPlan::new(c"select role::pg_catalog.oid, tenant from agent_sessions.tenant_binding", &[]);
+
+static BIND: KeptPlan = KeptPlan::new(
+    c"insert into agent_sessions.tenant_binding (role, tenant) values ($1, $2) on conflict (role, tenant) do nothing",
+    &[REGROLEOID, TEXTOID],
+);
+
+static UNBIND: KeptPlan = KeptPlan::new(
+    c"delete from agent_sessions.tenant_binding \
+      where role operator(pg_catalog.=) $1 and tenant operator(pg_catalog.=) $2",
+    &[REGROLEOID, TEXTOID],
+);
+
+thread_local! {
+    /// The tenants that a role is bound to, as long as nobody has changed a binding or a membership.
+    static KNOWN: RefCell<HashMap<Oid, Rc<[String]>>> = RefCell::new(HashMap::new());
+}
+
+/// Registers what empties the memory of bindings. Once, when the library is loaded.
+pub fn watch_bindings() {
+    invalidation::on_change(forget_relation, forget_members);
+}
+
+unsafe extern "C-unwind" fn forget_relation(_: Datum, _: Oid) {
+    KNOWN.with_borrow_mut(HashMap::clear);
+}
+
+unsafe extern "C-unwind" fn forget_members(_: Datum, _: i32, _: u32) {
+    KNOWN.with_borrow_mut(HashMap::clear);
+}
+
+/// The tenant of the transaction.
+///
+/// SE001 if the setting is malformed; SE019 if the session's user or the current user is bound to other tenants. Both are
+/// asked, since SET ROLE would escape a binding of either alone.
+pub fn tenant() -> Result<String, Error> {
+    let tenant = setting::tenant();
+    admit(&tenant)?;
+    Ok(tenant)
+}
+
+/// The agent of the transaction.
+pub fn agent() -> String {
+    setting::agent()
+}
+
+fn admit(tenant: &str) -> Result<(), Error> {
+    name::optional("tenant", tenant)?;
+    let (session_user, current_user) = (catalog::session_user(), catalog::current_user());
+    for role in [session_user, current_user] {
+        let bound = bindings_of(role);
+        if !bound.is_empty() && !bound.iter().any(|allowed| allowed == tenant) {
+            return Err(Error::TenantDenied { tenant: tenant.to_owned(), role: catalog::role_name(role) });
+        }
+    }
+    Ok(())
+}
+
+fn bindings_of(role: Oid) -> Rc<[String]> {
+    if let Some(known) = KNOWN.with_borrow(|known| known.get(&role).cloned()) {
+        return known;
+    }
+    let spi = Spi::connect();
+    let _owner = AsOwner::switch();
+    let bound: Rc<[String]> = BINDINGS
+        .run(&spi, See::Committed, &[])
+        .iter()
+        .filter(|row| row.datum(0).is_some_and(|bound| catalog::is_member(role, Oid::from(bound.value() as u32))))
+        .filter_map(|row| row.text(1).map(str::to_owned))
+        .collect();
+    KNOWN.with_borrow_mut(|known| known.insert(role, bound.clone()));
+    bound
+}
+
+pub fn current_tenant(_: &mut Call) -> Returns {
+    Ok(Some(text_datum(&tenant()?)))
+}
+
+pub fn current_agent(_: &mut Call) -> Returns {
+    Ok(Some(text_datum(&agent())))
+}
+
+pub fn isolated_agent(_: &mut Call) -> Returns {
+    Ok((setting::isolation() == Isolation::Agent).then(|| text_datum(&agent())))
+}
+
+pub fn tenant_use(call: &mut Call) -> Returns {
+    let tenant = call.text().unwrap_or_default();
+    admit(tenant)?;
+    setting::use_tenant(tenant);
+    Ok(Some(text_datum(tenant)))
+}
+
+pub fn tenant_bind(call: &mut Call) -> Returns {
+    change_binding(call, "tenant_bind", &BIND)
+}
+
+pub fn tenant_unbind(call: &mut Call) -> Returns {
+    change_binding(call, "tenant_unbind", &UNBIND)
+}
+
+fn change_binding(call: &mut Call, function: &str, plan: &KeptPlan) -> Returns {
+    let role = call.name().ok_or_else(|| Error::invalid("role", "must be given"))?;
+    let tenant = call.text().ok_or_else(|| Error::invalid("tenant", "must be given"))?;
+    name::optional("tenant", tenant)?;
+    if !catalog::is_owner() {
+        raise::owner_only(function);
+    }
+    let role = catalog::role(role);
+    let spi = Spi::connect();
+    let _owner = AsOwner::switch();
+    plan.run(&spi, See::Now, &[Some(Datum::from(role)), Some(text_datum(tenant))]);
+    Ok(Some(Datum::from(0)))
+}
+
+pub fn on_tenant_binding<'a>(trigger: &Trigger<'a>) -> trigger::Returns<'a> {
+    invalidation::announce(trigger.relation());
+    Ok((None, Decision::Skip))
+}

@@ -1,0 +1,289 @@
+//! The rules of `session_item`, as triggers: they hold for every statement that writes it.
+
+use agent_sessions_core::digest::{self, Digest, Link};
+use agent_sessions_core::error::Error;
+use agent_sessions_core::limit;
+use agent_sessions_core::name;
+use agent_sessions_core::word::Op;
+use pgrx::pg_sys::{Datum, INT8OID};
+
+use crate::draft;
+use crate::handoff::{self, Handoff};
+use crate::head::Head;
+use crate::item::{self, Item};
+use crate::log::Log;
+use crate::postgres::catalog;
+use crate::postgres::owner::AsOwner;
+use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::trigger::{Decision, Event, Returns, Trigger, Tuple};
+use crate::postgres::value::{self, Json, bytes_datum, clock, text_datum, uuid_datum};
+use crate::tail::Tail;
+
+/// The columns of `session_item`, in their order.
+mod column {
+    pub const SID: usize = 0;
+    pub const POSITION: usize = 1;
+    pub const TENANT: usize = 2;
+    pub const AGENT_ID: usize = 3;
+    pub const OP: usize = 4;
+    pub const KIND: usize = 5;
+    pub const ITEM_ID: usize = 6;
+    pub const TAG: usize = 7;
+    pub const AUTHOR: usize = 8;
+    pub const TARGET: usize = 9;
+    pub const PAYLOAD: usize = 10;
+    pub const ATTRS: usize = 11;
+    pub const SALT: usize = 12;
+    pub const CONTENT_DIGEST: usize = 13;
+    pub const DIGEST: usize = 14;
+    pub const CREATED_AT: usize = 15;
+}
+
+static PREDECESSOR: KeptPlan = KeptPlan::new(
+    c"select i.digest from agent_sessions.session_item i \
+      where i.sid operator(pg_catalog.=) $1 and i.position operator(pg_catalog.=) $2",
+    &[INT8OID, INT8OID],
+);
+
+static KEEPS: KeptPlan = KeptPlan::new(
+    c"select from agent_sessions.session s \
+      where s.sid operator(pg_catalog.=) $1 and s.base_position operator(pg_catalog.<=) $2",
+    &[INT8OID, INT8OID],
+);
+
+/// Gives an entry its place in the chain, or checks the one that it brings.
+pub fn on_item_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
+    let mut row = trigger.row();
+    let sid = row.int8(column::SID).ok_or_else(|| Error::invalid("sid", "must be given"))?;
+    if let Some(handed) = handoff::take(sid, row.int8(column::POSITION)) {
+        let digest = link(&mut row, &handed.tenant, &handed.agent_id, handed.tail)?;
+        handoff::renew(Handoff { tail: handed.tail.after(digest), ..handed });
+        return Ok((Some(row), Decision::Write));
+    }
+    check(&mut row)?;
+    let spi = Spi::connect();
+    if is_full(&row) && catalog::is_owner() {
+        return restore(&spi, sid, row);
+    }
+    write(&spi, sid, row)
+}
+
+/// An entry that a raw statement brings: as the functions would write it.
+fn write<'a>(spi: &Spi, sid: i64, mut row: Tuple<'a>) -> Returns<'a> {
+    let op = Op::parse(row.text(column::OP).unwrap_or_default())?;
+    if matches!(op, Op::Trim | Op::Erase) {
+        return Err(Error::AppendOnly {
+            object: "session_item",
+            reason: "entries are trimmed and erased by functions",
+        });
+    }
+    if op.has_payload() && row.datum(column::PAYLOAD).is_none() {
+        return Err(Error::invalid("payload", "must be given"));
+    }
+    let Some(log) = Head::lock_by_key(spi, sid).and_then(|head| Log::of(spi, head)) else {
+        return Err(unknown(sid));
+    };
+    if is_settled(&log, op, &mut row)? {
+        return Ok((None, Decision::Skip));
+    }
+    log.head.admit(None)?;
+    log.expect(row.int8(column::POSITION))?;
+    link(&mut row, &log.head.tenant, &log.head.agent_id, log.tail())?;
+    log.head.touch(spi);
+    Ok((Some(row), Decision::Write))
+}
+
+/// A full row of the owner's: what a restore brings, in any order of tables and without a head.
+fn restore<'a>(spi: &Spi, sid: i64, mut row: Tuple<'a>) -> Returns<'a> {
+    let _owner = AsOwner::switch();
+    let position = row.int8(column::POSITION).unwrap_or_default();
+    if let Some(head) = Head::lock_by_key(spi, sid)
+        && let Some(tail) = Tail::of(spi, sid)
+    {
+        head.admit(None)?;
+        if position != tail.next_position {
+            return Err(Error::PositionConflict { expected: position, actual: tail.next_position });
+        }
+        link(&mut row, &head.tenant, &head.agent_id, tail)?;
+        return Ok((Some(row), Decision::Write));
+    }
+    let (tenant, agent_id) = (row.text(column::TENANT), row.text(column::AGENT_ID));
+    let (tenant, agent_id) = (tenant.unwrap_or_default(), agent_id.unwrap_or_default());
+    let rows = PREDECESSOR.run(spi, See::Now, &[Some(Datum::from(sid)), Some(Datum::from(position - 1))]);
+    match rows.first().and_then(|row| row.bytes(0)).and_then(value::digest) {
+        Some(previous) => {
+            link(&mut row, tenant, agent_id, Tail { next_position: position, previous })?;
+        }
+        None => {
+            content(&mut row)?;
+        }
+    }
+    Ok((Some(row), Decision::Write))
+}
+
+fn unknown(sid: i64) -> Error {
+    Error::SessionNotFound { session_id: format!("sid {sid}"), agent_id: String::new(), found_under: None }
+}
+
+/// Whether the row brings every column that the engine sets; an erased entry has no salt.
+fn is_full(row: &Tuple) -> bool {
+    use column::*;
+    let set = [POSITION, TENANT, AGENT_ID, OP, CONTENT_DIGEST, DIGEST, CREATED_AT];
+    set.iter().all(|&column| row.datum(column).is_some()) && (row.datum(SALT).is_some() || row.datum(PAYLOAD).is_none())
+}
+
+/// Names and sizes, and the words that a client may leave out; before anything is locked.
+fn check(row: &mut Tuple) -> Result<(), Error> {
+    use column::*;
+    if row.datum(OP).is_none() {
+        row.set(OP, Some(text_datum(Op::Append.as_str())));
+    }
+    let op = Op::parse(row.text(OP).unwrap_or_default())?;
+    if op.is_item() && row.datum(KIND).is_none() {
+        row.set(KIND, Some(text_datum("message")));
+    }
+    for (name, column) in [("kind", KIND), ("item_id", ITEM_ID), ("tag", TAG), ("author", AUTHOR)] {
+        let label = row.text(column);
+        name::label(name, label)?;
+        if label.is_some() && !op.is_item() {
+            return Err(Error::invalid(name, "belongs to an item, not to an entry about another"));
+        }
+    }
+    if !op.is_item() && row.datum(TARGET).is_none() {
+        return Err(Error::invalid("target", "must be given"));
+    }
+    if !op.has_payload() && (row.datum(PAYLOAD).is_some() || row.datum(ATTRS).is_some()) {
+        return Err(Error::invalid("payload", "must not be given with a retract"));
+    }
+    draft::position("target", row.int8(TARGET))?;
+    draft::position("position", row.int8(POSITION))?;
+    limit::at_most("payload", value::size(row.datum(PAYLOAD)), limit::MAX_PAYLOAD_BYTES)?;
+    limit::at_most("attrs", value::size(row.datum(ATTRS)), limit::MAX_PAYLOAD_BYTES)
+}
+
+/// Whether the log already says what the entry would: a replay, a revision to the same content, a second retract.
+/// SE010 for an item_id with other content, SE011 for a target that is no item.
+fn is_settled(log: &Log, op: Op, row: &mut Tuple) -> Result<bool, Error> {
+    let target = row.int8(column::TARGET).unwrap_or_default();
+    match op {
+        Op::Append | Op::Open => {
+            if let Some(id) = row.text(column::ITEM_ID)
+                && let Some((_, position)) = item::places(log.spi, log.sid(), &[id]).pop()
+            {
+                return match Item::find(log.spi, log.sid(), position)?.is_replayed_by(&as_draft(op, row)) {
+                    true => Ok(true),
+                    false => Err(Error::ItemIdReused { item_id: id.to_owned(), position }),
+                };
+            }
+            let position = log.next_position();
+            if row.int8(column::TARGET).is_some_and(|kept_from| kept_from > op.last_target(position)) {
+                return Err(Error::invalid("kept_from", "must not lie behind the summary itself"));
+            }
+            Ok(false)
+        }
+        Op::Revise => {
+            let item = Item::find(log.spi, log.sid(), target)?;
+            let (payload, attrs) = (as_draft(op, row).payload, row.datum(column::ATTRS));
+            row.set(column::ATTRS, attrs.or(item.attrs));
+            Ok(payload.is_some_and(|payload| item.shows(payload, attrs) && !item.open))
+        }
+        Op::Retract => Ok(!Item::find(log.spi, log.sid(), target)?.live),
+        Op::RetractFrom => Ok(item::live_from(log.spi, log.sid(), target) == 0),
+        Op::Trim | Op::Erase => Ok(false),
+    }
+}
+
+fn as_draft<'a>(op: Op, row: &Tuple<'a>) -> draft::Draft<'a> {
+    draft::Draft {
+        op,
+        kind: row.text(column::KIND),
+        item_id: row.text(column::ITEM_ID),
+        tag: row.text(column::TAG),
+        author: row.text(column::AUTHOR),
+        target: row.int8(column::TARGET),
+        // SAFETY: the column is a json.
+        payload: row.datum(column::PAYLOAD).map(|datum| unsafe { Json::from_datum(datum) }),
+        attrs: row.datum(column::ATTRS),
+    }
+}
+
+/// Fills in what the engine sets, and refuses what is given and differs (SE017). Returns the entry's digest.
+fn link(row: &mut Tuple, tenant: &str, agent_id: &str, tail: Tail) -> Result<Digest, Error> {
+    use column::*;
+    row.set(POSITION, Some(Datum::from(tail.next_position)));
+    for (name, column, owned) in [("tenant", TENANT, tenant), ("agent_id", AGENT_ID, agent_id)] {
+        match row.text(column) {
+            Some(given) if given != owned => return Err(Error::invalid(name, "is not the session's")),
+            Some(_) => {}
+            None => row.set(column, Some(text_datum(owned))),
+        }
+    }
+    if row.datum(CREATED_AT).is_none() {
+        row.set(CREATED_AT, Some(Datum::from(clock())));
+    }
+    let content = content(row)?;
+    let digest = Link {
+        position: tail.next_position,
+        op: row.text(OP).unwrap_or_default(),
+        kind: row.text(KIND),
+        item_id: row.text(ITEM_ID),
+        tag: row.text(TAG),
+        author: row.text(AUTHOR),
+        target: row.int8(TARGET),
+        created_at: row.int8(CREATED_AT).unwrap_or_default(),
+    }
+    .digest(&tail.previous, &content);
+    demand(row, "digest", DIGEST, &digest)?;
+    Ok(digest)
+}
+
+/// The digest of the content, with a new salt where none is given. An erased entry keeps the digest that it brings.
+fn content(row: &mut Tuple) -> Result<Digest, Error> {
+    use column::*;
+    if row.datum(SALT).is_none() {
+        if let Some(kept) = row.bytes(CONTENT_DIGEST).and_then(value::digest)
+            && row.datum(PAYLOAD).is_none()
+            && row.datum(ATTRS).is_none()
+        {
+            return Ok(kept);
+        }
+        row.set(SALT, Some(uuid_datum(uuid::Uuid::new_v4().into_bytes())));
+    }
+    let salt = row.uuid(SALT).unwrap_or_default();
+    let content = digest::content(&salt, row.text(PAYLOAD), row.jsonb_text(ATTRS));
+    demand(row, "content_digest", CONTENT_DIGEST, &content)?;
+    Ok(content)
+}
+
+/// Sets a digest, or refuses another one that the row brings.
+fn demand(row: &mut Tuple, name: &'static str, column: usize, digest: &Digest) -> Result<(), Error> {
+    match row.bytes(column) {
+        Some(given) if given != digest => {
+            Err(Error::DigestMismatch { column: name, position: row.int8(column::POSITION).unwrap_or_default() })
+        }
+        Some(_) => Ok(()),
+        None => {
+            row.set(column, Some(bytes_datum(digest)));
+            Ok(())
+        }
+    }
+}
+
+/// No entry changes, and none goes while its session is there and its position not below the base.
+pub fn on_item_change<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
+    if trigger.event() == Event::Delete {
+        let row = trigger.row();
+        let spi = Spi::connect();
+        let _owner = AsOwner::switch();
+        let entry = [row.datum(column::SID), row.datum(column::POSITION)];
+        if KEEPS.run(&spi, See::Now, &entry).len() == 0 {
+            return Ok((None, Decision::Write));
+        }
+    }
+    Err(Error::AppendOnly { object: "session_item", reason: "an entry is changed or removed by a further entry" })
+}
+
+/// No log and no list of sessions is emptied at once.
+pub fn on_truncate<'a>(_: &Trigger<'a>) -> Returns<'a> {
+    Err(Error::AppendOnly { object: "session and session_item", reason: "TRUNCATE would remove what a chain proves" })
+}

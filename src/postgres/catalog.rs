@@ -1,0 +1,77 @@
+//! What the engine asks of the catalogs: roles, and who owns the tables.
+
+use std::ffi::CStr;
+
+use pg_sys::Oid;
+use pgrx::pg_sys;
+
+/// The current user.
+pub fn current_user() -> Oid {
+    // SAFETY: reads a variable of the backend.
+    unsafe { pg_sys::GetUserId() }
+}
+
+/// The user that the session was authenticated or authorised as.
+pub fn session_user() -> Oid {
+    // SAFETY: reads a variable of the backend.
+    unsafe { pg_sys::GetSessionUserId() }
+}
+
+/// The owner of the extension's tables.
+pub fn owner() -> Oid {
+    // SAFETY: a syscache look-up; the tuple is released before the function returns.
+    unsafe {
+        let relation = relation(c"session");
+        let tuple = pg_sys::SearchSysCache1(pg_sys::SysCacheIdentifier::RELOID as i32, pg_sys::Datum::from(relation));
+        assert!(!tuple.is_null(), "agent_sessions.session does not exist");
+        let form = pg_sys::GETSTRUCT(tuple).cast::<pg_sys::FormData_pg_class>();
+        let owner = (*form).relowner;
+        pg_sys::ReleaseSysCache(tuple);
+        owner
+    }
+}
+
+/// A table of the extension.
+pub fn relation(name: &CStr) -> Oid {
+    // SAFETY: syscache look-ups.
+    unsafe { pg_sys::get_relname_relid(name.as_ptr(), pg_sys::get_namespace_oid(c"agent_sessions".as_ptr(), false)) }
+}
+
+/// Whether the current user is the tables' owner, or may act as it.
+pub fn is_owner() -> bool {
+    // SAFETY: syscache look-ups.
+    unsafe { pg_sys::has_privs_of_role(current_user(), owner()) }
+}
+
+/// Whether `member` is `role` or a member of it. A superuser is no member by being one.
+pub fn is_member(member: Oid, role: Oid) -> bool {
+    // SAFETY: syscache look-ups.
+    unsafe { pg_sys::is_member_of_role_nosuper(member, role) }
+}
+
+/// The role of that name; 42704 if there is none.
+pub fn role(name: &CStr) -> Oid {
+    // SAFETY: a syscache look-up.
+    unsafe { pg_sys::get_role_oid(name.as_ptr(), false) }
+}
+
+/// A role's name, for people.
+pub fn role_name(role: Oid) -> String {
+    // SAFETY: returns a C string, or NULL for a role that is gone.
+    unsafe {
+        let name = pg_sys::GetUserNameFromId(role, true);
+        if name.is_null() { role.to_string() } else { CStr::from_ptr(name).to_string_lossy().into_owned() }
+    }
+}
+
+/// Whether all statements of the transaction see one snapshot: REPEATABLE READ and SERIALIZABLE.
+pub fn one_snapshot() -> bool {
+    // SAFETY: reads a variable of the backend.
+    unsafe { pg_sys::XactIsoLevel >= pg_sys::XACT_REPEATABLE_READ as i32 }
+}
+
+/// The name as an identifier, quoted where it has to be.
+pub fn quoted(name: &CStr) -> String {
+    // SAFETY: returns the name itself or a new C string.
+    unsafe { CStr::from_ptr(pg_sys::quote_identifier(name.as_ptr())).to_string_lossy().into_owned() }
+}

@@ -1,0 +1,28 @@
+//! Forgetting what a backend has read, when another has changed it.
+
+use pg_sys::{Datum, Oid};
+use pgrx::pg_sys;
+
+/// Has `forget` called whenever a relation's cache entry or a role's memberships are invalidated, by any backend.
+///
+/// Registered once, when the library is loaded: PostgreSQL keeps no way to take a callback back.
+pub fn on_change(
+    forget_relation: unsafe extern "C-unwind" fn(Datum, Oid),
+    forget_members: unsafe extern "C-unwind" fn(Datum, i32, u32),
+) {
+    // SAFETY: both functions live as long as the library, which is never unloaded.
+    unsafe {
+        pg_sys::CacheRegisterRelcacheCallback(Some(forget_relation), Datum::from(0));
+        pg_sys::CacheRegisterSyscacheCallback(
+            pg_sys::SysCacheIdentifier::AUTHMEMROLEMEM as i32,
+            Some(forget_members),
+            Datum::from(0),
+        );
+    }
+}
+
+/// Invalidates a relation's cache entry in every backend when the transaction commits, and in this one at once.
+pub fn announce(relation: Oid) {
+    // SAFETY: a relation that is open in the calling trigger.
+    unsafe { pg_sys::CacheInvalidateRelcacheByRelid(relation) };
+}

@@ -1,0 +1,15 @@
+//! The one place that talks to PostgreSQL's C interface. Everything outside is safe Rust over these types.
+//!
+//! A backend runs one thread, and an ERROR of PostgreSQL arrives here as an unwinding panic which the guard around every
+//! entry turns back into the same ERROR. So destructors run, and a destructor must not call PostgreSQL while it unwinds.
+
+pub mod call;
+pub mod catalog;
+pub mod invalidation;
+pub mod owner;
+pub mod plan;
+pub mod raise;
+pub mod rows;
+pub mod setting;
+pub mod trigger;
+pub mod value;

@@ -1,0 +1,145 @@
+//! Statements of the engine: prepared once per backend, run through SPI.
+//!
+//! pgrx's SPI client copies argument types and results on every call, and its `select` may read an old snapshot; an append
+//! runs three of these.
+
+use std::cell::Cell;
+use std::ffi::{CStr, CString};
+use std::marker::PhantomData;
+
+use pg_sys::{Datum, Oid};
+use pgrx::pg_sys;
+
+use super::rows::Rows;
+
+/// Which rows a statement sees.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum See {
+    /// What the calling statement sees, read-only: for STABLE functions. Assigns no transaction id.
+    Caller,
+    /// What the transaction sees now, its own writes included.
+    Now,
+    /// What is committed now, its own writes included, whatever snapshot the transaction has.
+    Latest,
+    /// What the catalogs would show now: committed, whatever the snapshot, and allowed in parallel workers.
+    Committed,
+}
+
+/// A connection to SPI, for as long as it lives. Rows live as long.
+pub struct Spi {
+    _not_send: PhantomData<*mut ()>,
+}
+
+impl Spi {
+    pub fn connect() -> Spi {
+        // SAFETY: connections nest; each is finished by its drop, or by the abort of its transaction.
+        unsafe { pg_sys::SPI_connect() };
+        Spi { _not_send: PhantomData }
+    }
+
+    /// Runs a utility statement, or one that is built for one call.
+    pub fn execute(&self, sql: &str) {
+        let sql = CString::new(sql).expect("statements are built from quoted identifiers");
+        // SAFETY: the text outlives the call.
+        let result = unsafe { pg_sys::SPI_execute(sql.as_ptr(), false, 0) };
+        assert!(result >= 0, "SPI_execute: {result}");
+    }
+}
+
+impl Drop for Spi {
+    fn drop(&mut self) {
+        // An unwinding ERROR is followed by an abort, which closes what is open.
+        if !std::thread::panicking() {
+            // SAFETY: this connection is the innermost, since later ones were dropped before it.
+            unsafe { pg_sys::SPI_finish() };
+        }
+    }
+}
+
+/// A statement that is planned once per backend and replanned by PostgreSQL when what it depends on changes.
+///
+/// Its text names every object and operator with its schema: a plan may be analysed again under another search_path.
+pub struct KeptPlan {
+    sql: &'static CStr,
+    types: &'static [Oid],
+    plan: Cell<pg_sys::SPIPlanPtr>,
+}
+
+// SAFETY: a backend has one thread.
+unsafe impl Sync for KeptPlan {}
+
+impl KeptPlan {
+    pub const fn new(sql: &'static CStr, types: &'static [Oid]) -> KeptPlan {
+        KeptPlan { sql, types, plan: Cell::new(std::ptr::null_mut()) }
+    }
+
+    fn plan(&self) -> pg_sys::SPIPlanPtr {
+        if self.plan.get().is_null() {
+            // SAFETY: text and types are static; a kept plan lives as long as the backend.
+            unsafe {
+                let plan =
+                    pg_sys::SPI_prepare(self.sql.as_ptr(), self.types.len() as i32, self.types.as_ptr().cast_mut());
+                assert!(!plan.is_null(), "SPI_prepare: {:?}", self.sql);
+                pg_sys::SPI_keepplan(plan);
+                self.plan.set(plan);
+            }
+        }
+        self.plan.get()
+    }
+
+    /// Runs the statement; `arguments` are of the plan's types, NULL where `None`.
+    pub fn run<'s>(&self, _spi: &'s Spi, see: See, arguments: &[Option<Datum>]) -> Rows<'s> {
+        let plan = self.plan();
+        let (mut values, nulls) = self.split(arguments);
+        let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
+        // SAFETY: values and nulls have as many elements as the plan has types, checked by split; the snapshots are valid
+        // for the call, which pushes its own copy.
+        let result = unsafe {
+            match see {
+                See::Caller => pg_sys::SPI_execute_plan(plan, values, nulls, true, 0),
+                See::Now => pg_sys::SPI_execute_plan(plan, values, nulls, false, 0),
+                See::Latest => {
+                    let latest = pg_sys::GetLatestSnapshot();
+                    pg_sys::SPI_execute_snapshot(plan, values, nulls, latest, std::ptr::null_mut(), false, true, 0)
+                }
+                See::Committed => {
+                    let committed = pg_sys::GetCatalogSnapshot(Oid::INVALID);
+                    pg_sys::SPI_execute_snapshot(plan, values, nulls, committed, std::ptr::null_mut(), true, true, 0)
+                }
+            }
+        };
+        assert!(result >= 0, "SPI_execute_plan: {result}");
+        // SAFETY: SPI has just set both.
+        unsafe { Rows::new(pg_sys::SPI_tuptable, pg_sys::SPI_processed as usize) }
+    }
+
+    /// Runs the statement read-only, and hands its rows to `each` a thousand at a time, so that memory does not grow.
+    pub fn stream(&self, _spi: &Spi, arguments: &[Option<Datum>], mut each: impl FnMut(&Rows)) {
+        let plan = self.plan();
+        let (mut values, nulls) = self.split(arguments);
+        // SAFETY: as in run; each batch is freed before the next is fetched, and the portal closed at the end or by abort.
+        unsafe {
+            let portal =
+                pg_sys::SPI_cursor_open(std::ptr::null(), plan, values.as_mut_ptr(), nulls.as_ptr().cast(), true);
+            loop {
+                pgrx::check_for_interrupts!();
+                pg_sys::SPI_cursor_fetch(portal, true, 1000);
+                let rows = Rows::new(pg_sys::SPI_tuptable, pg_sys::SPI_processed as usize);
+                let fetched = rows.len();
+                each(&rows);
+                pg_sys::SPI_freetuptable(pg_sys::SPI_tuptable);
+                if fetched == 0 {
+                    break;
+                }
+            }
+            pg_sys::SPI_cursor_close(portal);
+        }
+    }
+
+    fn split(&self, arguments: &[Option<Datum>]) -> (Vec<Datum>, Vec<std::ffi::c_char>) {
+        assert_eq!(arguments.len(), self.types.len(), "arguments of {:?}", self.sql);
+        let null = |argument: &Option<Datum>| if argument.is_some() { b' ' } else { b'n' } as std::ffi::c_char;
+        let values = arguments.iter().map(|argument| argument.unwrap_or(Datum::from(0))).collect();
+        (values, arguments.iter().map(null).collect())
+    }
+}

@@ -1,0 +1,96 @@
+//! The rows of a statement, read in place.
+
+use std::marker::PhantomData;
+
+use pg_sys::Datum;
+use pgrx::pg_sys;
+
+use super::value;
+
+/// Rows in SPI's memory, which lasts until the connection `'s` ends.
+pub struct Rows<'s> {
+    table: *mut pg_sys::SPITupleTable,
+    count: usize,
+    _spi: PhantomData<&'s ()>,
+}
+
+impl<'s> Rows<'s> {
+    /// # Safety
+    /// `table` holds `count` rows, or is NULL (a statement without RETURNING), and lives as long as `'s`.
+    pub unsafe fn new(table: *mut pg_sys::SPITupleTable, count: usize) -> Rows<'s> {
+        Rows { table, count, _spi: PhantomData }
+    }
+
+    /// How many rows the statement returned or, without RETURNING, wrote.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = Row<'s>> + '_ {
+        let present = if self.table.is_null() { 0 } else { self.count };
+        // SAFETY: the table has `count` tuples.
+        (0..present).map(|at| unsafe { Row::new(*(*self.table).vals.add(at), (*self.table).tupdesc) })
+    }
+
+    pub fn first(&self) -> Option<Row<'s>> {
+        self.iter().next()
+    }
+}
+
+/// One row. Columns count from 0; their types are those that the reader's statement names.
+#[derive(Clone, Copy)]
+pub struct Row<'s> {
+    tuple: pg_sys::HeapTuple,
+    descriptor: pg_sys::TupleDesc,
+    _spi: PhantomData<&'s ()>,
+}
+
+impl<'s> Row<'s> {
+    unsafe fn new(tuple: pg_sys::HeapTuple, descriptor: pg_sys::TupleDesc) -> Row<'s> {
+        Row { tuple, descriptor, _spi: PhantomData }
+    }
+
+    pub fn datum(&self, column: usize) -> Option<Datum> {
+        let mut null = false;
+        // SAFETY: tuple and descriptor belong together; SPI_getbinval checks the column's number.
+        let datum = unsafe { pg_sys::SPI_getbinval(self.tuple, self.descriptor, column as i32 + 1, &mut null) };
+        (!null).then_some(datum)
+    }
+
+    pub fn int8(&self, column: usize) -> Option<i64> {
+        self.datum(column).map(|datum| datum.value() as i64)
+    }
+
+    pub fn bool(&self, column: usize) -> bool {
+        self.datum(column).is_some_and(|datum| datum.value() & 0xFF != 0)
+    }
+
+    /// A text or json column.
+    pub fn text(&self, column: usize) -> Option<&'s str> {
+        // SAFETY: the column is of that type, in SPI's memory.
+        self.datum(column).map(|datum| unsafe { value::text(datum) })
+    }
+
+    pub fn bytes(&self, column: usize) -> Option<&'s [u8]> {
+        // SAFETY: as for text.
+        self.datum(column).map(|datum| unsafe { value::bytes(datum) })
+    }
+
+    pub fn uuid(&self, column: usize) -> Option<[u8; 16]> {
+        // SAFETY: the column is a uuid.
+        self.datum(column).map(|datum| unsafe { value::uuid(datum) })
+    }
+
+    /// The text of a jsonb column.
+    pub fn jsonb_text(&self, column: usize) -> Option<&'s str> {
+        // SAFETY: the column is a jsonb.
+        self.datum(column).map(|datum| unsafe { value::jsonb_text(datum) })
+    }
+
+    /// All columns, for handing the row on as it is.
+    pub fn datums(&self) -> Vec<Option<Datum>> {
+        // SAFETY: the descriptor is the row's.
+        let columns = unsafe { (*self.descriptor).natts } as usize;
+        (0..columns).map(|column| self.datum(column)).collect()
+    }
+}

@@ -1,0 +1,97 @@
+//! The settings (GUCs) of the extension.
+
+use std::ffi::{CStr, CString};
+
+use agent_sessions_core::limit;
+use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum, pg_sys};
+
+static TENANT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+static AGENT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+static ISOLATION: GucSetting<Isolation> = GucSetting::<Isolation>::new(Isolation::Shared);
+static MAX_PAYLOAD: GucSetting<i32> = GucSetting::<i32>::new(limit::DEFAULT_PAYLOAD_BYTES as i32);
+
+#[derive(Clone, Copy, PartialEq, Eq, PostgresGucEnum)]
+pub enum Isolation {
+    #[name = c"shared"]
+    Shared,
+    #[name = c"agent"]
+    Agent,
+}
+
+const TENANT_NAME: &CStr = c"agent_sessions.tenant";
+
+pub fn define() {
+    GucRegistry::define_string_guc(
+        TENANT_NAME,
+        c"The tenant whose sessions are visible and written.",
+        c"Set it per transaction (SET LOCAL, or tenant_use) behind a pooler.",
+        &TENANT,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_string_guc(
+        c"agent_sessions.agent",
+        c"The agent that is meant where a function's agent_id is left out.",
+        c"",
+        &AGENT,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_enum_guc(
+        c"agent_sessions.isolation",
+        c"Whether all of the tenant's sessions are visible, or only those of agent_sessions.agent.",
+        c"",
+        &ISOLATION,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_int_guc(
+        c"agent_sessions.max_payload_bytes",
+        c"The largest payload, state or attrs that the functions take.",
+        c"",
+        &MAX_PAYLOAD,
+        1,
+        limit::MAX_PAYLOAD_BYTES as i32,
+        GucContext::Userset,
+        GucFlags::UNIT_BYTE,
+    );
+}
+
+fn text(setting: &'static GucSetting<Option<CString>>) -> String {
+    // The server has checked the encoding when the setting was made.
+    setting.get().map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+pub fn tenant() -> String {
+    text(&TENANT)
+}
+
+pub fn agent() -> String {
+    text(&AGENT)
+}
+
+pub fn isolation() -> Isolation {
+    ISOLATION.get()
+}
+
+pub fn max_payload_bytes() -> usize {
+    MAX_PAYLOAD.get() as usize
+}
+
+/// Sets the tenant until the transaction ends.
+pub fn use_tenant(tenant: &str) {
+    let tenant = CString::new(tenant).expect("a text of PostgreSQL holds no NUL");
+    // SAFETY: both texts outlive the call, which copies them.
+    unsafe {
+        pg_sys::set_config_option(
+            TENANT_NAME.as_ptr(),
+            tenant.as_ptr(),
+            pg_sys::GucContext::PGC_USERSET,
+            pg_sys::GucSource::PGC_S_SESSION,
+            pg_sys::GucAction::GUC_ACTION_LOCAL,
+            true,
+            0,
+            false,
+        );
+    }
+}

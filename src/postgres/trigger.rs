@@ -1,0 +1,179 @@
+//! A trigger's call: the row that is about to be written, and the one that was.
+
+use std::marker::PhantomData;
+
+use agent_sessions_core::error::Error;
+use pg_sys::Datum;
+use pgrx::pg_sys;
+
+use super::raise::raise;
+use super::value;
+
+/// What a BEFORE trigger decides.
+pub enum Decision {
+    /// The row goes on as the trigger leaves it.
+    Write,
+    /// The row is passed over, without an error.
+    Skip,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    Insert,
+    Update,
+    Delete,
+    Truncate,
+}
+
+/// The values of one row, in the order of the table's columns.
+pub struct Tuple<'a> {
+    values: Vec<Datum>,
+    nulls: Vec<bool>,
+    _call: PhantomData<&'a ()>,
+}
+
+impl<'a> Tuple<'a> {
+    /// # Safety
+    /// `tuple` is a row of `descriptor`, and outlives `'a`.
+    unsafe fn deform(tuple: pg_sys::HeapTuple, descriptor: pg_sys::TupleDesc) -> Tuple<'a> {
+        // SAFETY: both vectors have as many elements as the descriptor has columns.
+        unsafe {
+            let columns = (*descriptor).natts as usize;
+            let (mut values, mut nulls) = (vec![Datum::from(0); columns], vec![true; columns]);
+            pg_sys::heap_deform_tuple(tuple, descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
+            Tuple { values, nulls, _call: PhantomData }
+        }
+    }
+
+    pub fn datum(&self, column: usize) -> Option<Datum> {
+        (!self.nulls[column]).then_some(self.values[column])
+    }
+
+    pub fn set(&mut self, column: usize, value: Option<Datum>) {
+        self.nulls[column] = value.is_none();
+        self.values[column] = value.unwrap_or(Datum::from(0));
+    }
+
+    pub fn int8(&self, column: usize) -> Option<i64> {
+        self.datum(column).map(|datum| datum.value() as i64)
+    }
+
+    pub fn text(&self, column: usize) -> Option<&'a str> {
+        // SAFETY: the columns named here are text or json.
+        self.datum(column).map(|datum| unsafe { value::text(datum) })
+    }
+
+    pub fn bytes(&self, column: usize) -> Option<&'a [u8]> {
+        // SAFETY: the column is a bytea.
+        self.datum(column).map(|datum| unsafe { value::bytes(datum) })
+    }
+
+    pub fn uuid(&self, column: usize) -> Option<[u8; 16]> {
+        // SAFETY: the column is a uuid.
+        self.datum(column).map(|datum| unsafe { value::uuid(datum) })
+    }
+
+    pub fn jsonb_text(&self, column: usize) -> Option<&'a str> {
+        // SAFETY: the column is a jsonb.
+        self.datum(column).map(|datum| unsafe { value::jsonb_text(datum) })
+    }
+
+    /// Whether a value passed by value (integer, time) is the same in both rows.
+    pub fn same_word(&self, other: &Tuple, column: usize) -> bool {
+        self.int8(column) == other.int8(column)
+    }
+
+    /// Whether a varlena holds the same bytes in both rows. json has no equality: its text is compared.
+    pub fn same_bytes(&self, other: &Tuple, column: usize) -> bool {
+        // SAFETY: the column is a varlena.
+        match (self.datum(column), other.datum(column)) {
+            (Some(left), Some(right)) => {
+                left.value() == right.value() || unsafe { value::bytes(left) == value::bytes(right) }
+            }
+            (left, right) => left.is_none() && right.is_none(),
+        }
+    }
+}
+
+pub struct Trigger<'a> {
+    data: *mut pg_sys::TriggerData,
+    _call: PhantomData<&'a ()>,
+}
+
+impl<'a> Trigger<'a> {
+    pub fn event(&self) -> Event {
+        // SAFETY: data is valid during the call.
+        match unsafe { (*self.data).tg_event } & pg_sys::TRIGGER_EVENT_OPMASK {
+            pg_sys::TRIGGER_EVENT_INSERT => Event::Insert,
+            pg_sys::TRIGGER_EVENT_UPDATE => Event::Update,
+            pg_sys::TRIGGER_EVENT_DELETE => Event::Delete,
+            _ => Event::Truncate,
+        }
+    }
+
+    /// The row that an INSERT brings, or the one that an UPDATE or DELETE finds.
+    pub fn row(&self) -> Tuple<'a> {
+        // SAFETY: a row trigger has this tuple, of the relation's descriptor.
+        unsafe { Tuple::deform((*self.data).tg_trigtuple, self.descriptor()) }
+    }
+
+    /// The row that an UPDATE leaves.
+    pub fn new_row(&self) -> Tuple<'a> {
+        // SAFETY: as row, for UPDATE.
+        unsafe { Tuple::deform((*self.data).tg_newtuple, self.descriptor()) }
+    }
+
+    fn descriptor(&self) -> pg_sys::TupleDesc {
+        // SAFETY: the relation is open during the call.
+        unsafe { (*(*self.data).tg_relation).rd_att }
+    }
+
+    /// The relation that the trigger stands on.
+    pub fn relation(&self) -> pg_sys::Oid {
+        // SAFETY: the relation is open during the call.
+        unsafe { (*(*self.data).tg_relation).rd_id }
+    }
+
+    fn unchanged(&self) -> Datum {
+        // SAFETY: data is valid during the call.
+        unsafe {
+            let new = if self.event() == Event::Update { (*self.data).tg_newtuple } else { (*self.data).tg_trigtuple };
+            Datum::from(new)
+        }
+    }
+
+    fn with(&self, mut row: Tuple) -> Datum {
+        // SAFETY: the tuple's vectors have as many elements as the descriptor has columns.
+        Datum::from(unsafe {
+            pg_sys::heap_form_tuple(self.descriptor(), row.values.as_mut_ptr(), row.nulls.as_mut_ptr())
+        })
+    }
+}
+
+/// What a trigger's body returns: the row to go on with (`None`: as it came), and whether to.
+pub type Returns<'a> = Result<(Option<Tuple<'a>>, Decision), Error>;
+
+/// # Safety
+/// As for [`super::call::enter`]; refused unless called as a trigger.
+pub unsafe fn enter(fcinfo: pg_sys::FunctionCallInfo, body: for<'a> fn(&Trigger<'a>) -> Returns<'a>) -> Datum {
+    // SAFETY: the context is a TriggerData if its tag says so.
+    unsafe {
+        pg_sys::panic::pgrx_extern_c_guard(|| {
+            let context = (*fcinfo).context;
+            if context.is_null() || (*context).type_ != pg_sys::NodeTag::T_TriggerData {
+                pgrx::ereport!(
+                    ERROR,
+                    pgrx::PgSqlErrorCode::ERRCODE_E_R_I_E_TRIGGER_PROTOCOL_VIOLATED,
+                    "this function can only be called as a trigger"
+                );
+            }
+            let trigger = Trigger { data: context.cast(), _call: PhantomData };
+            match body(&trigger) {
+                Ok((Some(row), Decision::Write)) => trigger.with(row),
+                Ok((None, Decision::Write)) => trigger.unchanged(),
+                Ok((_, Decision::Skip)) => Datum::from(0),
+                Err(error) => raise(error),
+            }
+        })
+    }
+}

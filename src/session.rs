@@ -1,0 +1,346 @@
+//! The session's own functions: create, set, delete.
+
+use agent_sessions_core::element;
+use agent_sessions_core::error::Error;
+use agent_sessions_core::limit;
+use agent_sessions_core::members;
+use agent_sessions_core::name;
+use agent_sessions_core::word::{OnConflict, OnMissing};
+use pgrx::pg_sys::{Datum, INT8OID, JSONBOID, JSONOID, NUMERICOID, TEXTOID, TIMESTAMPTZOID};
+
+use crate::address::Address;
+use crate::append;
+use crate::draft;
+use crate::head::Head;
+use crate::log::Log;
+use crate::postgres::call::{Call, Returns};
+use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::setting;
+use crate::postgres::value::{self, Json, text_datum};
+use crate::session_rule::check_cost;
+
+static CREATE: KeptPlan = KeptPlan::new(
+    c"insert into agent_sessions.session (tenant, agent_id, session_id, title, metadata, state, owner, origin, parent_sid, \
+        status, input_tokens, output_tokens, cost, expires_at, created_at) \
+      values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) \
+      on conflict (tenant, agent_id, session_id) where deleted_at is null do nothing",
+    &[
+        TEXTOID,
+        TEXTOID,
+        TEXTOID,
+        TEXTOID,
+        JSONBOID,
+        JSONOID,
+        TEXTOID,
+        TEXTOID,
+        INT8OID,
+        TEXTOID,
+        INT8OID,
+        INT8OID,
+        NUMERICOID,
+        TIMESTAMPTZOID,
+        TIMESTAMPTZOID,
+    ],
+);
+
+static FIND: KeptPlan = KeptPlan::new(
+    c"select s.sid from agent_sessions.session s \
+      where s.tenant operator(pg_catalog.=) $1 and s.agent_id operator(pg_catalog.=) $2 \
+        and s.session_id operator(pg_catalog.=) $3 and s.deleted_at is null",
+    &[TEXTOID, TEXTOID, TEXTOID],
+);
+
+static SHOW: KeptPlan = KeptPlan::new(
+    c"select g.session_id, g.agent_id, g.owner, g.title, g.status, g.metadata, g.state, g.revision, g.next_position, \
+        g.last_entry_at, g.input_tokens, g.output_tokens, g.cost, g.origin, g.parent_session_id, g.branched_from, \
+        g.fork_position, g.lease_holder, g.lease_expires_at, g.expires_at, g.created_at, g.closed_at, g.cursor \
+      from agent_sessions.session_get(tenant => $1, agent_id => $2, session_id => $3) g",
+    &[TEXTOID, TEXTOID, TEXTOID],
+);
+
+static STORED: KeptPlan = KeptPlan::new(
+    c"select s.revision, s.origin, s.metadata, s.state from agent_sessions.session s \
+      where s.sid operator(pg_catalog.=) $1",
+    &[INT8OID],
+);
+
+static CHANGE: KeptPlan = KeptPlan::new(
+    c"update agent_sessions.session set \
+        title = coalesce($2, title), status = coalesce($3, status), owner = coalesce($4, owner), \
+        metadata = coalesce($5, metadata), state = coalesce($6, state), \
+        input_tokens = coalesce($7, input_tokens), output_tokens = coalesce($8, output_tokens), \
+        cost = coalesce($9, cost), expires_at = coalesce($10, expires_at), revision = coalesce($11, revision) \
+      where sid operator(pg_catalog.=) $1 returning revision",
+    &[INT8OID, TEXTOID, TEXTOID, TEXTOID, JSONBOID, JSONOID, INT8OID, INT8OID, NUMERICOID, TIMESTAMPTZOID, INT8OID],
+);
+
+static MERGE_METADATA: KeptPlan = KeptPlan::new(
+    c"select coalesce($1, '{}'::pg_catalog.jsonb) operator(pg_catalog.||) $2 \
+      where coalesce(pg_catalog.jsonb_typeof($1), 'object') operator(pg_catalog.=) 'object' \
+        and pg_catalog.jsonb_typeof($2) operator(pg_catalog.=) 'object'",
+    &[JSONBOID, JSONBOID],
+);
+
+static DELETE: KeptPlan =
+    KeptPlan::new(c"delete from agent_sessions.session where sid operator(pg_catalog.=) $1", &[INT8OID]);
+
+/// The columns of a session that a client may give, checked before anything is locked.
+struct Document<'a> {
+    title: Option<&'a str>,
+    status: Option<&'a str>,
+    owner: Option<&'a str>,
+    origin: Option<&'a str>,
+    metadata: Option<Datum>,
+    state: Option<Json<'a>>,
+    input_tokens: Option<i64>,
+    output_tokens: Option<i64>,
+    cost: Option<Datum>,
+    expires_at: Option<Datum>,
+    created_at: Option<i64>,
+}
+
+impl Document<'_> {
+    fn check(&self, tenant: &str) -> Result<(), Error> {
+        name::title(self.title)?;
+        name::label("status", self.status)?;
+        name::label("owner", self.owner)?;
+        name::label("origin", self.origin)?;
+        limit::index_entry("owner", &[tenant, self.owner.unwrap_or_default()])?;
+        limit::at_most("metadata", value::size(self.metadata), setting::max_payload_bytes())?;
+        if let Some(state) = self.state {
+            draft::check_size("state", state.text)?;
+        }
+        for (argument, tokens) in [("input_tokens", self.input_tokens), ("output_tokens", self.output_tokens)] {
+            if tokens.is_some_and(|tokens| tokens < 0) {
+                return Err(Error::invalid(argument, "must not be negative"));
+            }
+        }
+        check_cost(self.cost)?;
+        if self.created_at.is_some_and(|at| at == i64::MIN || at == i64::MAX) {
+            return Err(Error::invalid("created_at", "must be finite"));
+        }
+        Ok(())
+    }
+
+    /// Inserts the session unless it exists; whether it did not.
+    fn create(&self, spi: &Spi, address: &Address, parent: Option<i64>) -> bool {
+        let [tenant, agent_id, session_id] = address.key();
+        let columns = [
+            tenant,
+            agent_id,
+            session_id,
+            self.title.map(text_datum),
+            self.metadata,
+            self.state.map(|state| state.datum),
+            self.owner.map(text_datum),
+            self.origin.map(text_datum),
+            parent.map(Datum::from),
+            self.status.map(text_datum),
+            self.input_tokens.map(Datum::from),
+            self.output_tokens.map(Datum::from),
+            self.cost,
+            self.expires_at,
+            self.created_at.map(Datum::from),
+        ];
+        CREATE.run(spi, See::Now, &columns).len() == 1
+    }
+
+    fn changes_anything(&self) -> bool {
+        let document = [self.title, self.status, self.owner].iter().any(Option::is_some) || self.state.is_some();
+        let usage = [self.metadata, self.cost, self.expires_at].iter().any(Option::is_some)
+            || self.input_tokens.is_some()
+            || self.output_tokens.is_some();
+        document || usage
+    }
+}
+
+pub fn session_create(call: &mut Call) -> Returns {
+    let session_id = call.text();
+    let title = call.text();
+    let metadata = call.datum();
+    let state = call.json();
+    let owner = call.text();
+    let origin = call.text();
+    let parent_session_id = call.text();
+    let parent_agent_id = call.text();
+    let items = call.json();
+    let status = call.text();
+    let input_tokens = call.int8();
+    let output_tokens = call.int8();
+    let cost = call.datum();
+    let expires_at = call.datum();
+    let created_at = call.int8();
+    let on_conflict = OnConflict::parse(call.text())?;
+    let agent_id = call.text();
+
+    if on_conflict == OnConflict::Replace {
+        return Err(Error::invalid("on_conflict", "must be error or keep"));
+    }
+    let generated = uuid::Uuid::now_v7().to_string();
+    let address = Address::resolve(Some(session_id.unwrap_or(&generated)), agent_id)?;
+    let document = Document {
+        title,
+        status,
+        owner,
+        origin,
+        metadata,
+        state,
+        input_tokens,
+        output_tokens,
+        cost,
+        expires_at,
+        created_at,
+    };
+    document.check(&address.tenant)?;
+    let parent = parent_session_id
+        .map(|id| Address::named("parent_session_id", id, parent_agent_id.or(Some(&address.agent_id))))
+        .transpose()?;
+    let elements = items.map(|items| element::parse(items.text)).transpose()?.unwrap_or_default();
+    let items = append::from_elements(&elements, OnConflict::Error)?;
+    let mut set = call.set();
+
+    let spi = Spi::connect();
+    let parent = match parent {
+        Some(parent) => match FIND.run(&spi, See::Now, &parent.key()).first().and_then(|row| row.int8(0)) {
+            Some(sid) => Some(sid),
+            None => return Err(parent.not_found(&spi)),
+        },
+        None => None,
+    };
+    let created = document.create(&spi, &address, parent);
+    if !created && on_conflict == OnConflict::Error {
+        return Err(Error::SessionExists { session_id: address.session_id, agent_id: address.agent_id });
+    }
+    if created
+        && !items.is_empty()
+        && let Some(log) = Log::open(&spi, &address, OnMissing::Error)?
+    {
+        append::append(&log, &items, None, None)?;
+    }
+    for row in SHOW.run(&spi, See::Now, &address.key()).iter() {
+        set.put(&row.datums());
+    }
+    Ok(None)
+}
+
+pub fn session_set(call: &mut Call) -> Returns {
+    let session_id = call.text();
+    let state = call.json();
+    let metadata = call.datum();
+    let merge = call.bool().unwrap_or(false);
+    let title = call.text();
+    let status = call.text();
+    let owner = call.text();
+    let input_tokens = call.int8();
+    let output_tokens = call.int8();
+    let cost = call.datum();
+    let origin = call.text();
+    let expires_at = call.datum();
+    let created_at = call.int8();
+    let expected_revision = call.int8();
+    let on_missing = OnMissing::parse(call.text())?;
+    let agent_id = call.text();
+    let lease = call.text();
+
+    draft::position("expected_revision", expected_revision)?;
+    let address = Address::resolve(session_id, agent_id)?;
+    let mut document = Document {
+        title,
+        status,
+        owner,
+        origin,
+        metadata,
+        state,
+        input_tokens,
+        output_tokens,
+        cost,
+        expires_at,
+        created_at,
+    };
+    document.check(&address.tenant)?;
+
+    let spi = Spi::connect();
+    let mut created = false;
+    let mut head = Head::lock(&spi, &address, OnMissing::Ignore)?;
+    if head.is_none() && on_missing == OnMissing::Create {
+        let bare = Document { title: None, status: None, owner: None, metadata: None, state: None, ..document };
+        created = bare.create(&spi, &address, None);
+        head = Head::lock(&spi, &address, OnMissing::Error)?;
+    }
+    let Some(head) = head else {
+        return if on_missing == OnMissing::Ignore { Ok(None) } else { Err(address.not_found(&spi)) };
+    };
+    head.admit(lease)?;
+    let stored = STORED.run(&spi, See::Now, &[Some(Datum::from(head.sid))]);
+    let Some(stored) = stored.first() else { return Err(address.not_found(&spi)) };
+    let revision = stored.int8(0).unwrap_or_default();
+    if let Some(expected) = expected_revision
+        && expected != revision
+    {
+        return Err(Error::RevisionConflict { expected, actual: revision });
+    }
+    if let Some(origin) = origin
+        && Some(origin) != stored.text(1)
+    {
+        return Err(Error::OriginMismatch { expected: origin.to_owned(), actual: stored.text(1).map(str::to_owned) });
+    }
+    if !created && !document.changes_anything() {
+        return Ok(Some(Datum::from(revision)));
+    }
+    let merged;
+    if merge {
+        document.metadata = match document.metadata {
+            Some(metadata) => Some(merge_metadata(&spi, stored.datum(2), metadata)?),
+            None => None,
+        };
+        if let Some(state) = document.state {
+            merged = members::merge(stored.text(3).unwrap_or("{}"), state.text)
+                .ok_or_else(|| Error::invalid("state", "must be an object, as the stored one, to be merged"))?;
+            draft::check_size("state", &merged)?;
+            document.state = Some(Json::from_part(&merged));
+        }
+    }
+    let changed = CHANGE.run(
+        &spi,
+        See::Now,
+        &[
+            Some(Datum::from(head.sid)),
+            document.title.map(text_datum),
+            document.status.map(text_datum),
+            document.owner.map(text_datum),
+            document.metadata,
+            document.state.map(|state| state.datum),
+            document.input_tokens.map(Datum::from),
+            document.output_tokens.map(Datum::from),
+            document.cost,
+            document.expires_at,
+            created.then(|| Datum::from(1i64)),
+        ],
+    );
+    match changed.first() {
+        Some(row) => Ok(row.datum(0)),
+        None => Err(address.not_found(&spi)),
+    }
+}
+
+fn merge_metadata(spi: &Spi, stored: Option<Datum>, patch: Datum) -> Result<Datum, Error> {
+    MERGE_METADATA
+        .run(spi, See::Now, &[stored, Some(patch)])
+        .first()
+        .and_then(|row| row.datum(0))
+        .ok_or_else(|| Error::invalid("metadata", "must be an object, as the stored one, to be merged"))
+}
+
+pub fn session_delete(call: &mut Call) -> Returns {
+    let session_id = call.text();
+    let on_missing = OnMissing::parse_without_create(call.text())?;
+    let agent_id = call.text();
+    let lease = call.text();
+    let address = Address::resolve(session_id, agent_id)?;
+
+    let spi = Spi::connect();
+    let Some(head) = Head::lock(&spi, &address, on_missing)? else { return Ok(None) };
+    head.admit(lease)?;
+    DELETE.run(&spi, See::Now, &[Some(Datum::from(head.sid))]);
+    Ok(Some(Datum::from(true)))
+}

@@ -1,0 +1,239 @@
+//! The rules of `session`, as triggers: they hold for every statement that writes it.
+
+use agent_sessions_core::error::Error;
+use agent_sessions_core::{limit, name};
+use pgrx::AnyNumeric;
+use pgrx::FromDatum;
+use pgrx::pg_sys::{Datum, INT8OID};
+
+use crate::identity;
+use crate::postgres::catalog;
+use crate::postgres::owner::AsOwner;
+use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::trigger::{Decision, Returns, Trigger, Tuple};
+use crate::postgres::value::{self, clock, text_datum};
+
+/// The columns of `session`, in their order.
+mod column {
+    pub const SID: usize = 0;
+    pub const TENANT: usize = 1;
+    pub const AGENT_ID: usize = 2;
+    pub const SESSION_ID: usize = 3;
+    pub const OWNER: usize = 4;
+    pub const PARENT_SID: usize = 5;
+    pub const BRANCHED_FROM: usize = 6;
+    pub const FORK_POSITION: usize = 7;
+    pub const ORIGIN: usize = 8;
+    pub const TITLE: usize = 9;
+    pub const STATUS: usize = 10;
+    pub const METADATA: usize = 11;
+    pub const STATE: usize = 12;
+    pub const REVISION: usize = 13;
+    pub const INPUT_TOKENS: usize = 14;
+    pub const OUTPUT_TOKENS: usize = 15;
+    pub const COST: usize = 16;
+    pub const LEASE_DIGEST: usize = 17;
+    pub const LEASE_FENCE: usize = 18;
+    pub const LEASE_HOLDER: usize = 19;
+    pub const LEASE_EXPIRES_AT: usize = 20;
+    pub const BASE_POSITION: usize = 21;
+    pub const BASE_DIGEST: usize = 22;
+    pub const ACTIVE_AT: usize = 23;
+    pub const CREATED_AT: usize = 24;
+    pub const UPDATED_AT: usize = 25;
+    pub const CLOSED_AT: usize = 26;
+    pub const EXPIRES_AT: usize = 27;
+    pub const DELETED_AT: usize = 28;
+}
+use column::*;
+
+const CLOSED: &str = "closed";
+
+// FOR KEY SHARE keeps the parent from being deleted before this transaction ends, without waiting for its writers.
+static PARENT: KeptPlan = KeptPlan::new(
+    c"select from agent_sessions.session s \
+      where s.sid operator(pg_catalog.=) $1 and s.tenant operator(pg_catalog.=) $2 and s.deleted_at is null \
+      for key share",
+    &[INT8OID, pgrx::pg_sys::TEXTOID],
+);
+
+static BRANCHES: KeptPlan = KeptPlan::new(
+    c"select from agent_sessions.session s where s.branched_from operator(pg_catalog.=) $1 limit 1",
+    &[INT8OID],
+);
+
+static DELETE_LOG: KeptPlan =
+    KeptPlan::new(c"delete from agent_sessions.session_item where sid operator(pg_catalog.=) $1", &[INT8OID]);
+
+static DELETE_CHILDREN: KeptPlan =
+    KeptPlan::new(c"delete from agent_sessions.session where parent_sid operator(pg_catalog.=) $1", &[INT8OID]);
+
+/// Fills in what the engine sets. A full row of the owner's, as a restore brings it, keeps all but its lease.
+pub fn on_session_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
+    let mut row = trigger.row();
+    let restored = is_full(&row) && catalog::is_owner();
+    for column in [LEASE_DIGEST, LEASE_HOLDER, LEASE_EXPIRES_AT] {
+        row.set(column, None);
+    }
+    if restored {
+        check_names(&row)?;
+        return Ok((Some(row), Decision::Write));
+    }
+    let now = Some(Datum::from(clock()));
+    let mut default = |column: usize, value: &dyn Fn() -> Result<Datum, Error>| {
+        if row.datum(column).is_none() {
+            row.set(column, Some(value()?));
+        }
+        Ok::<(), Error>(())
+    };
+    default(TENANT, &|| identity::tenant().map(|tenant| text_datum(&tenant)))?;
+    default(AGENT_ID, &|| Ok(text_datum(&identity::agent())))?;
+    default(SESSION_ID, &|| Ok(text_datum(&uuid::Uuid::now_v7().to_string())))?;
+    default(REVISION, &|| Ok(Datum::from(0i64)))?;
+    default(LEASE_FENCE, &|| Ok(Datum::from(0i64)))?;
+    default(BASE_POSITION, &|| Ok(Datum::from(0i64)))?;
+    default(CREATED_AT, &|| Ok(Datum::from(clock())))?;
+    row.set(ACTIVE_AT, now);
+    row.set(UPDATED_AT, now);
+    check_names(&row)?;
+    check_document(&row)?;
+    if row.text(STATUS) == Some(CLOSED) && row.datum(CLOSED_AT).is_none() {
+        row.set(CLOSED_AT, now);
+    }
+    check_parent(&row)?;
+    Ok((Some(row), Decision::Write))
+}
+
+fn is_full(row: &Tuple) -> bool {
+    [TENANT, AGENT_ID, SESSION_ID, REVISION, ACTIVE_AT, CREATED_AT, UPDATED_AT]
+        .iter()
+        .all(|&column| row.datum(column).is_some())
+}
+
+fn check_names(row: &Tuple) -> Result<(), Error> {
+    let text = |column| row.text(column).unwrap_or_default();
+    name::optional("tenant", text(TENANT))?;
+    name::optional("agent_id", text(AGENT_ID))?;
+    name::required("session_id", text(SESSION_ID))?;
+    limit::index_entry("session_id", &[text(TENANT), text(AGENT_ID), text(SESSION_ID)])?;
+    if !is_finite(row.int8(CREATED_AT)) {
+        return Err(Error::invalid("created_at", "must be finite"));
+    }
+    check_labels(row)
+}
+
+fn check_labels(row: &Tuple) -> Result<(), Error> {
+    name::label("owner", row.text(OWNER))?;
+    name::label("origin", row.text(ORIGIN))?;
+    name::label("status", row.text(STATUS))?;
+    name::title(row.text(TITLE))?;
+    let tenant_and_owner = [row.text(TENANT).unwrap_or_default(), row.text(OWNER).unwrap_or_default()];
+    limit::index_entry("owner", &tenant_and_owner)
+}
+
+fn check_document(row: &Tuple) -> Result<(), Error> {
+    for (argument, column) in [("input_tokens", INPUT_TOKENS), ("output_tokens", OUTPUT_TOKENS)] {
+        if row.int8(column).is_some_and(|tokens| tokens < 0) {
+            return Err(Error::invalid(argument, "must not be negative"));
+        }
+    }
+    check_cost(row.datum(COST))?;
+    limit::at_most("metadata", value::size(row.datum(METADATA)), limit::MAX_PAYLOAD_BYTES)?;
+    limit::at_most("state", value::size(row.datum(STATE)), limit::MAX_PAYLOAD_BYTES)
+}
+
+/// SE001 unless a numeric is absent, or finite and not negative.
+pub fn check_cost(cost: Option<Datum>) -> Result<(), Error> {
+    // SAFETY: the datum is a numeric.
+    let cost = cost.and_then(|cost| unsafe { AnyNumeric::from_datum(cost, false) });
+    match cost {
+        Some(cost) if cost.is_nan() || cost < AnyNumeric::from(0) || cost.to_string().contains("Inf") => {
+            Err(Error::invalid("cost", "must be a number that is not negative"))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_finite(at: Option<i64>) -> bool {
+    at.is_some_and(|at| at != i64::MAX && at != i64::MIN)
+}
+
+/// SE002 unless the parent is visible to the caller; another tenant's is not.
+fn check_parent(row: &Tuple) -> Result<(), Error> {
+    let Some(parent) = row.datum(PARENT_SID) else { return Ok(()) };
+    let spi = Spi::connect();
+    if PARENT.run(&spi, See::Now, &[Some(parent), row.datum(TENANT)]).len() == 0 {
+        return Err(Error::SessionNotFound {
+            session_id: format!("sid {}", parent.value() as i64),
+            agent_id: String::new(),
+            found_under: None,
+        });
+    }
+    Ok(())
+}
+
+/// Advances the revision with the document, or checks the one that is written.
+pub fn on_session_update<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
+    let (old, mut new) = (trigger.row(), trigger.new_row());
+    check_identity(&old, &new)?;
+    let now = Some(Datum::from(clock()));
+    if !new.same_bytes(&old, STATUS) && new.same_word(&old, CLOSED_AT) {
+        let closed_at = (new.text(STATUS) == Some(CLOSED)).then(|| new.datum(CLOSED_AT).or(now)).flatten();
+        new.set(CLOSED_AT, closed_at);
+    }
+    let document_changed = [OWNER, ORIGIN, TITLE, STATUS, METADATA, STATE].iter().any(|&c| !new.same_bytes(&old, c))
+        || !new.same_word(&old, CLOSED_AT);
+    let usage_changed = [INPUT_TOKENS, OUTPUT_TOKENS, EXPIRES_AT].iter().any(|&c| !new.same_word(&old, c))
+        || !new.same_bytes(&old, COST);
+    if document_changed || usage_changed {
+        check_labels(&new)?;
+        check_document(&new)?;
+        new.set(UPDATED_AT, now);
+    }
+    let (before, after) = (old.int8(REVISION).unwrap_or_default(), new.int8(REVISION).unwrap_or_default());
+    if after == before {
+        new.set(REVISION, Some(Datum::from(before + i64::from(document_changed))));
+    } else if after != before + 1 {
+        return Err(Error::RevisionConflict { expected: after - 1, actual: before });
+    }
+    Ok((Some(new), Decision::Write))
+}
+
+/// SE014 for what makes the session what it is, and for what only the engine sets.
+fn check_identity(old: &Tuple, new: &Tuple) -> Result<(), Error> {
+    let texts = [TENANT, AGENT_ID, SESSION_ID, LEASE_DIGEST, LEASE_HOLDER, BASE_DIGEST];
+    let words = [
+        SID,
+        PARENT_SID,
+        BRANCHED_FROM,
+        FORK_POSITION,
+        CREATED_AT,
+        LEASE_FENCE,
+        LEASE_EXPIRES_AT,
+        BASE_POSITION,
+        DELETED_AT,
+    ];
+    if texts.iter().any(|&column| !new.same_bytes(old, column))
+        || words.iter().any(|&column| !new.same_word(old, column))
+    {
+        return Err(Error::AppendOnly {
+            object: "session",
+            reason: "identity, creation, lineage, lease and base are not changed by UPDATE",
+        });
+    }
+    Ok(())
+}
+
+/// What a session leaves behind goes with it, whoever owns it: its log and its sub-sessions. SE022 if branches need the log.
+pub fn on_session_delete<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
+    let row = trigger.row();
+    let spi = Spi::connect();
+    let _owner = AsOwner::switch();
+    let sid = [row.datum(SID)];
+    if BRANCHES.run(&spi, See::Now, &sid).len() > 0 {
+        return Err(Error::HasBranches { session_id: row.text(SESSION_ID).unwrap_or_default().to_owned() });
+    }
+    DELETE_LOG.run(&spi, See::Now, &sid);
+    DELETE_CHILDREN.run(&spi, See::Now, &sid);
+    Ok((None, Decision::Skip))
+}

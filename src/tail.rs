@@ -1,0 +1,54 @@
+//! The end of a log: the next position, and the digest that the next entry links to.
+
+use agent_sessions_core::digest::Digest;
+use pgrx::pg_sys::{Datum, INT8OID};
+
+use crate::head::Base;
+use crate::postgres::catalog::one_snapshot;
+use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::{raise, value};
+
+static LAST: KeptPlan = KeptPlan::new(
+    c"select i.position, i.digest from agent_sessions.session_item i where i.sid operator(pg_catalog.=) $1 \
+      order by i.position desc limit 1",
+    &[INT8OID],
+);
+
+#[derive(Clone, Copy, Debug)]
+pub struct Tail {
+    pub next_position: i64,
+    pub previous: Digest,
+}
+
+impl Tail {
+    /// The tail of a log whose head is locked. `None` if the session has vanished from the caller's sight.
+    ///
+    /// 40001 if the transaction has one snapshot and that does not see the tail. A head that others have only locked raises
+    /// nothing by itself, so the tail is read as it is committed, and compared with what the snapshot shows.
+    pub fn of(spi: &Spi, sid: i64) -> Option<Tail> {
+        if !one_snapshot() {
+            return Tail::read(spi, See::Now, sid);
+        }
+        let latest = Tail::read(spi, See::Latest, sid);
+        let seen = Tail::read(spi, See::Now, sid);
+        if latest.map(|tail| tail.next_position) != seen.map(|tail| tail.next_position) {
+            raise::serialization_failure();
+        }
+        latest
+    }
+
+    fn read(spi: &Spi, see: See, sid: i64) -> Option<Tail> {
+        let rows = LAST.run(spi, see, &[Some(Datum::from(sid))]);
+        match rows.first() {
+            Some(row) => {
+                Some(Tail { next_position: row.int8(0)? + 1, previous: row.bytes(1).and_then(value::digest)? })
+            }
+            None => Base::of(spi, see, sid).map(|base| Tail { next_position: base.position, previous: base.previous }),
+        }
+    }
+
+    /// The tail after an entry of that digest.
+    pub fn after(self, digest: Digest) -> Tail {
+        Tail { next_position: self.next_position + 1, previous: digest }
+    }
+}
