@@ -204,7 +204,7 @@ create function agent_sessions.session_log(
   agent_id text default null,
   tenant text default null
 ) returns table (
-  position bigint, op text, target bigint, kind text, item_id text, tag text, author text, payload json, attrs jsonb,
+  "position" bigint, op text, target bigint, kind text, item_id text, tag text, author text, payload json, attrs jsonb,
   created_at timestamptz, digest bytea
 )
 language sql stable parallel safe

@@ -26,7 +26,7 @@ create function agent_sessions.session_append_batch(
   on_missing text default 'error',
   agent_id text default null,
   lease text default null
-) returns table (ordinal integer, position bigint, item_id text, digest bytea, created_at timestamptz, outcome text)
+) returns table (ordinal integer, "position" bigint, item_id text, digest bytea, created_at timestamptz, outcome text)
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'agent_sessions_session_append_batch';
 comment on function agent_sessions.session_append_batch(text, json, bigint, text, text, text, text) is
   'Appends the objects of a JSON array at contiguous positions, or none of them. An object has payload and, if wanted, kind, item_id, tag, author, attrs, kept_from, on_conflict. One row per object: ordinal from 0, outcome appended, replayed, kept or revised. expected_position: of the first entry written. SE001 and SE018 name the element in DETAIL; otherwise as session_append';
