@@ -359,3 +359,78 @@ async fn an_append_lands_behind_the_one_it_waited_for() {
         holder.assert_dense("s", next).await;
     }
 }
+
+/// Who reads waits for nobody, and sees a batch whole or not at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn readers_do_not_wait_for_writers() {
+    let db = Database::create("readers").await;
+    let (writer, reader) = (db.writer().await, db.reader().await);
+    writer.create_session("s").await;
+    writer.append("s", "0").await;
+    reader.run("set lock_timeout = '1ms'; set statement_timeout = '10s'").await;
+    writer.begin("read committed").await;
+    writer.append_batch("s", r#"[{"payload":1},{"payload":2}]"#).await;
+    writer.run("select agent_sessions.session_set(session_id => 's', title => 't')").await;
+    let next = "select next_position from agent_sessions.session_get(session_id => 's')";
+    assert_eq!(reader.value::<i64>(next, &[]).await, 1);
+    reader.assert_dense("s", 1).await;
+    writer.commit().await;
+    assert_eq!(reader.value::<i64>(next, &[]).await, 3);
+    reader.assert_dense("s", 3).await;
+}
+
+/// What a rolled-back part of a transaction has written is written by nobody, and its position is free.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_savepoint_takes_its_entries_along() {
+    let db = Database::create("savepoints").await;
+    let writer = db.writer().await;
+    writer.create_session("s").await;
+    writer.begin("read committed").await;
+    assert_eq!(writer.append("s", "0").await, 0);
+    for raw in [false, true] {
+        writer.run("savepoint part").await;
+        assert_eq!(Append::to("s", "1").item_id("i").run(&writer).await.expect("an append"), 1);
+        writer.append_batch("s", r#"[{"payload":2},{"payload":3}]"#).await;
+        if raw {
+            assert_eq!(writer.raw_append("s", "4").await.expect("a plain INSERT"), 1);
+        }
+        writer.run("rollback to part").await;
+    }
+    assert_eq!(writer.raw_append_at("s", 1, "5").await.expect("a plain INSERT"), 1);
+    assert_eq!(Append::to("s", "6").item_id("i").run(&writer).await.expect("the id is free again"), 2);
+    writer.commit().await;
+    writer.assert_dense("s", 3).await;
+}
+
+/// A trigger of the owner's refuses a row, before ours or after it: the next write finds its own way to the tail.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_row_leaves_no_trace() {
+    let db = Database::create("refused_row").await;
+    let (owner, writer) = (db.owner().await, db.writer().await);
+    owner
+        .run(
+            "create function public.refuse() returns trigger language plpgsql as $$
+                begin if new.tag = 'refused' then raise exception 'no' using errcode = 'P0099'; end if; return new; end $$",
+        )
+        .await;
+    for trigger in ["aaa", "zzz"] {
+        owner
+            .run(&format!(
+                "create trigger {trigger} before insert on agent_sessions.session_item
+                 for each row execute function public.refuse()"
+            ))
+            .await;
+        writer.create_session(trigger).await;
+        writer.append(trigger, "0").await;
+        writer.begin("read committed").await;
+        writer.append(trigger, "1").await;
+        writer.run("savepoint part").await;
+        assert_sqlstate!(Append::to(trigger, "2").tag("refused").run(&writer).await, "P0099");
+        writer.run("rollback to part").await;
+        assert_eq!(writer.raw_append_at(trigger, 2, "3").await.expect("a plain INSERT"), 1);
+        writer.append_batch(trigger, r#"[{"payload":4},{"payload":5}]"#).await;
+        writer.commit().await;
+        writer.assert_dense(trigger, 5).await;
+        owner.run(&format!("drop trigger {trigger} on agent_sessions.session_item")).await;
+    }
+}

@@ -240,31 +240,72 @@ async fn no_sub_session_outlives_its_parent() {
     }
 }
 
-/// Appends that create the session, against deletes of it: no error but the missing session's, and no orphan.
+/// The delete's snapshot does not see the sub-session: it takes it along, or it is a serialization failure.
 #[tokio::test(flavor = "multi_thread")]
-async fn creating_appends_and_deletes_leave_no_orphan() {
+async fn a_delete_with_an_old_snapshot_leaves_no_sub_session() {
+    let db = Database::create("old_parent").await;
+    let (creator, deleter) = (db.writer().await, db.writer().await);
+    let create = "select session_id from agent_sessions.session_create(
+        session_id => $1::text, parent_session_id => $2::text)";
+    for isolation in ["repeatable read", "serializable"] {
+        for raw in [false, true] {
+            let (parent, child) = (format!("parent {isolation} {raw}"), format!("child {isolation} {raw}"));
+            creator.create_session(&parent).await;
+            deleter.begin(isolation).await;
+            assert!(deleter.history(&parent).await.is_empty());
+            creator.value::<String>(create, &[&child, &parent]).await;
+            creator.append(&child, "1").await;
+            match delete(&deleter, &parent, raw).await {
+                Ok(()) => deleter.commit().await,
+                Err(error) => {
+                    assert_eq!(sqlstate(&error), "40001", "{error:?}");
+                    deleter.rollback().await;
+                    delete(&deleter, &parent, raw).await.expect("the same again");
+                }
+            }
+            assert!(creator.log(&child).await.is_empty());
+            assert_no_orphans(&db).await;
+        }
+    }
+}
+
+/// Every writer that creates what is missing, against deletes: who is told to create is never told that nothing is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_creates_what_is_missing_survives_deletes() {
     let db = Database::create("create_delete").await;
     let writers = db.writers(8).await;
     together(writers.len(), |number| {
         let writer = writers[number].clone();
         async move {
             for _ in 0..40 {
-                if number < 2 {
-                    match delete(&writer, "s", number == 1).await {
+                match number {
+                    0 | 1 => match delete(&writer, "s", number == 1).await {
                         Ok(()) => {}
                         Err(error) => assert_eq!(sqlstate(&error), "SE002", "{error:?}"),
-                    }
-                } else {
-                    Append::to("s", "1").on_missing("create").run(&writer).await.expect("an append that creates");
+                    },
+                    _ => create_what_is_missing(&writer, number).await.expect("a write that creates"),
                 }
             }
         }
     })
     .await;
     assert_no_orphans(&db).await;
-    let entries = writers[0].log("s").await.len() as i64;
     let sessions = "select count(*) from agent_sessions.session";
     if writers[0].value::<i64>(sessions, &[]).await > 0 {
+        let entries = writers[0].log("s").await.len() as i64;
         writers[0].assert_dense("s", entries).await;
     }
+}
+
+async fn create_what_is_missing(writer: &Connection, number: usize) -> Result<(), Error> {
+    let sql = match number {
+        2..=4 => return Append::to("s", "1").on_missing("create").run(writer).await.map(|_| ()),
+        5 => {
+            "select from agent_sessions.session_append_batch(
+                session_id => 's', items => '[{\"payload\":1}]', on_missing => 'create')"
+        }
+        6 => "select agent_sessions.session_set(session_id => 's', title => 't', on_missing => 'create')",
+        _ => "select from agent_sessions.session_create(session_id => 's', on_conflict => 'keep')",
+    };
+    writer.query_one(sql, &[]).await.map(|_| ())
 }
