@@ -51,7 +51,7 @@ SQL
 
 heading "Play $conversation, as demo_agent: one transaction a message"
 as_agent -e <<'SQL'
-select session_id, status, revision, next_position
+select session_id, title, revision, next_position
 from session_create(session_id => :'session', title => 'Slow checkout');
 SQL
 append='select session_append(session_id => :'\''session'\'', payload => :'\''message'\''::text::json,
