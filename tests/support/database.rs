@@ -125,7 +125,7 @@ impl Database {
 
     /// Returns when that backend waits for a lock.
     pub async fn wait_until_blocked(&self, pid: i32) {
-        let waits = "select wait_event_type = 'Lock' and cardinality(pg_blocking_pids(pid)) > 0
+        let waits = "select wait_event_type is not distinct from 'Lock' and cardinality(pg_blocking_pids(pid)) > 0
                      from pg_stat_activity where pid = $1";
         self.wait_until(waits, pid, "waits for a lock").await;
     }
