@@ -17,7 +17,7 @@ comment on function agent_sessions.isolated_agent() is
 create function agent_sessions.tenant_use(tenant text) returns text
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'agent_sessions_tenant_use';
 comment on function agent_sessions.tenant_use(text) is
-  'Sets the tenant until the transaction ends, and returns it; usable in FROM of the statement that needs it. SE001 if malformed, SE019 if not allowed';
+  'Sets the tenant until the transaction ends, and returns it; usable in FROM of the statement that needs it. NULL: the one that is set. SE001 if malformed, SE019 if not allowed';
 
 create function agent_sessions.tenant_bind(role name, tenant text) returns void
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'agent_sessions_tenant_bind';

@@ -62,8 +62,8 @@ begin atomic
     select from agent_sessions.session_item c
     where c.sid = s.sid and c.target is not null and c.op in ('revise', 'retract', 'retract_from'))
   from agent_sessions.session s
-  where s.tenant = case when log_of.tenant is null then agent_sessions.current_tenant() else log_of.tenant end
-    and s.agent_id = case when log_of.agent_id is null then agent_sessions.current_agent() else log_of.agent_id end
+  where s.tenant = case when log_of.tenant is null then (select agent_sessions.current_tenant()) else log_of.tenant end
+    and s.agent_id = case when log_of.agent_id is null then (select agent_sessions.current_agent()) else log_of.agent_id end
     and s.session_id = log_of.session_id
     and s.deleted_at is null;
 end;

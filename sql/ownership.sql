@@ -12,12 +12,14 @@ begin
     where c.relnamespace = 'agent_sessions'::regnamespace and c.relkind in ('r', 'v')
   loop
     execute pg_catalog.format('alter %s %s owner to %s', case object.relkind when 'v' then 'view' else 'table' end, object.name, owner);
+    execute pg_catalog.format('revoke all on %s from public', object.name);
   end loop;
   for object in
     select t.oid::regtype as name from pg_catalog.pg_type t join pg_catalog.pg_class c on c.oid = t.typrelid
     where t.typnamespace = 'agent_sessions'::regnamespace and c.relkind = 'c'
   loop
     execute pg_catalog.format('alter type %s owner to %s', object.name, owner);
+    execute pg_catalog.format('revoke all on type %s from public', object.name);
   end loop;
   for object in
     select p.oid::regprocedure as name, l.lanname from pg_catalog.pg_proc p join pg_catalog.pg_language l on l.oid = p.prolang

@@ -57,7 +57,7 @@ comment on column agent_sessions.session.session_id is 'The client''s id, 1 to 5
 comment on column agent_sessions.session.owner is 'Whose session it is, for listing; not a PostgreSQL role';
 comment on column agent_sessions.session.parent_sid is 'The session that this one is a sub-session of';
 comment on column agent_sessions.session.branched_from is 'The session whose log this one goes on from';
-comment on column agent_sessions.session.fork_position is 'The last inherited position';
+comment on column agent_sessions.session.fork_position is 'The branch''s first own position: one after the last that it inherits';
 comment on column agent_sessions.session.origin is 'The program or place that the session belongs to; calls that name another get SE004';
 comment on column agent_sessions.session.title is 'A title for people, up to 10000 characters';
 comment on column agent_sessions.session.status is 'A word of the client''s; closed sets closed_at';

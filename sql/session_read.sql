@@ -29,7 +29,7 @@ create view agent_sessions.session_head with (security_invoker = true) as
 select
   s.sid, s.tenant, s.active_at,
   s.session_id, s.agent_id, s.owner, s.title, s.status, s.metadata, s.state, s.revision,
-  coalesce(tail.position + 1, nullif(s.base_position, 0), s.fork_position + 1, 0) as next_position,
+  coalesce(tail.position + 1, nullif(s.base_position, 0), s.fork_position, 0) as next_position,
   tail.created_at as last_entry_at,
   s.input_tokens, s.output_tokens, s.cost, s.origin,
   (select parent.session_id from agent_sessions.session parent where parent.sid = s.parent_sid) as parent_session_id,
@@ -42,6 +42,7 @@ left join lateral (
 where s.deleted_at is null;
 comment on view agent_sessions.session_head is 'Internal: the columns of session_row, with the keys that the functions look rows up by';
 
+-- The settings stand in sub-selects: the planner would run a bare call, before tenant_use in the same statement has run.
 create function agent_sessions.session_get(
   session_id text,
   agent_id text default null,
@@ -55,8 +56,8 @@ begin atomic
     h.lease_holder, h.lease_expires_at, h.expires_at, h.created_at, h.closed_at,
     agent_sessions.list_cursor('created', h.created_at, h.sid)
   from agent_sessions.session_head h
-  where h.tenant = case when session_get.tenant is null then agent_sessions.current_tenant() else session_get.tenant end
-    and h.agent_id = case when session_get.agent_id is null then agent_sessions.current_agent() else session_get.agent_id end
+  where h.tenant = case when session_get.tenant is null then (select agent_sessions.current_tenant()) else session_get.tenant end
+    and h.agent_id = case when session_get.agent_id is null then (select agent_sessions.current_agent()) else session_get.agent_id end
     and h.session_id = session_get.session_id;
 end;
 comment on function agent_sessions.session_get(text, text, text) is
@@ -70,7 +71,7 @@ begin atomic
   select s.sid, s.created_at, s.active_at, s.parent_sid, s.branched_from
   from agent_sessions.session s
   where s.deleted_at is null
-    and s.tenant = case when session_matching.tenant is null then agent_sessions.current_tenant() else session_matching.tenant end
+    and s.tenant = case when session_matching.tenant is null then (select agent_sessions.current_tenant()) else session_matching.tenant end
     and (session_matching.agent_id is null or s.agent_id = session_matching.agent_id)
     and (session_matching.owner is null or s.owner = session_matching.owner)
     and (session_matching.origin is null or s.origin = session_matching.origin)
@@ -159,6 +160,8 @@ begin atomic
     h.lease_holder, h.lease_expires_at, h.expires_at, h.created_at, h.closed_at,
     agent_sessions.list_cursor(session_list.order_by, page.at, page.sid)
   from page join agent_sessions.session_head h on h.sid = page.sid
+  -- checks both words even if no arm has a row to compare
+  where agent_sessions.cursor_sid(session_list.order_by, session_list.after) is not null
   order by page.at desc, page.sid desc;
 end;
 comment on function agent_sessions.session_list(text, text, text, text, text, jsonb, text, boolean, text, text, integer, text, text) is

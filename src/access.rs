@@ -59,21 +59,21 @@ pub fn access_grant(call: &mut Call) -> Returns {
     let level = call.text().ok_or_else(|| Error::invalid("level", "must be given"))?;
     let privileges = privileges(level)?;
     as_owner("access_grant", |spi| {
-        let role = existing(role);
+        let role = grantee(role)?;
         privileges.iter().for_each(|privilege| spi.execute(&format!("grant {privilege} to {role}")));
-    });
-    Ok(Some(Datum::from(0)))
+        Ok(())
+    })
 }
 
 pub fn access_revoke(call: &mut Call) -> Returns {
     let role = role_argument(call)?;
     as_owner("access_revoke", |spi| {
-        let role = existing(role);
+        let role = grantee(role)?;
         for objects in ["all functions in schema", "all tables in schema", "schema"] {
             spi.execute(&format!("revoke all on {objects} agent_sessions from {role}"));
         }
-    });
-    Ok(Some(Datum::from(0)))
+        Ok(())
+    })
 }
 
 pub fn access_force_rls(call: &mut Call) -> Returns {
@@ -84,27 +84,30 @@ pub fn access_force_rls(call: &mut Call) -> Returns {
             spi.execute(&format!("alter table agent_sessions.{table} {force} row level security"));
         }
         REMEMBER.run(spi, See::Now, &[Some(text_datum(if enabled { "on" } else { "off" }))]);
-    });
-    Ok(Some(Datum::from(0)))
+        Ok(())
+    })
 }
 
 fn role_argument<'a>(call: &mut Call<'a>) -> Result<&'a CStr, Error> {
     call.name().ok_or_else(|| Error::invalid("role", "must be given"))
 }
 
-/// The role as an identifier; 42704 if there is none.
-fn existing(role: &CStr) -> String {
-    catalog::role(role);
-    catalog::quoted(role)
+/// The role as an identifier. 42704 if there is none, SE001 if it is the owner, whose privileges are its own.
+fn grantee(role: &CStr) -> Result<String, Error> {
+    if catalog::role(role) == catalog::owner() {
+        return Err(Error::invalid("role", "must not be the owner of the extension"));
+    }
+    Ok(catalog::quoted(role))
 }
 
 /// Runs statements as the owner, so that what a superuser grants the owner can take back. 42501 for anyone who may not
 /// act as the owner.
-fn as_owner(function: &str, run: impl FnOnce(&Spi)) {
+fn as_owner(function: &str, run: impl FnOnce(&Spi) -> Result<(), Error>) -> Returns {
     if !catalog::is_owner() {
         raise::owner_only(function);
     }
     let spi = Spi::connect();
     let _owner = AsOwner::switch();
-    run(&spi);
+    run(&spi)?;
+    Ok(Some(Datum::from(0)))
 }

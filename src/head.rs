@@ -69,20 +69,16 @@ pub struct Base {
 impl Head {
     /// Locks the session, creates it first if that is wanted, or gives `None` to `ignore`. SE002 otherwise.
     pub fn lock(spi: &Spi, address: &Address, on_missing: OnMissing) -> Result<Option<Head>, Error> {
-        if let Some(head) = Head::find(spi, address) {
-            return Ok(Some(head));
-        }
-        match on_missing {
-            OnMissing::Ignore => Ok(None),
-            OnMissing::Error => Err(address.not_found(spi)),
-            OnMissing::Create => {
-                // Whoever comes second waits here for the first, and then finds the row.
-                CREATE.run(spi, See::Now, &address.key());
-                match Head::find(spi, address) {
-                    Some(head) => Ok(Some(head)),
-                    None => Err(address.not_found(spi)),
-                }
+        loop {
+            if let Some(head) = Head::find(spi, address) {
+                return Ok(Some(head));
             }
+            match on_missing {
+                OnMissing::Ignore => return Ok(None),
+                OnMissing::Error => return Err(address.not_found(spi)),
+                // Whoever comes second waits here for the first, and then finds the row, unless it was deleted meanwhile.
+                OnMissing::Create => CREATE.run(spi, See::Now, &address.key()),
+            };
         }
     }
 

@@ -106,10 +106,10 @@ pub fn isolated_agent(_: &mut Call) -> Returns {
 }
 
 pub fn tenant_use(call: &mut Call) -> Returns {
-    let tenant = call.text().unwrap_or_default();
-    admit(tenant)?;
-    setting::use_tenant(tenant);
-    Ok(Some(text_datum(tenant)))
+    let tenant = call.text().map_or_else(setting::tenant, str::to_owned);
+    admit(&tenant)?;
+    setting::use_tenant(&tenant);
+    Ok(Some(text_datum(&tenant)))
 }
 
 pub fn tenant_bind(call: &mut Call) -> Returns {

@@ -276,7 +276,7 @@ pub fn on_item_change<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
         let spi = Spi::connect();
         let _owner = AsOwner::switch();
         let entry = [row.datum(column::SID), row.datum(column::POSITION)];
-        if KEEPS.run(&spi, See::Now, &entry).len() == 0 {
+        if KEEPS.run(&spi, See::Latest, &entry).len() == 0 {
             return Ok((None, Decision::Write));
         }
     }

@@ -24,6 +24,10 @@ mod version;
 
 pgrx::pg_module_magic!();
 
+#[cfg(feature = "pg_test")]
+#[path = "../pgrx-tests/mod.rs"]
+mod pgrx_tests;
+
 /// Runs when a backend loads the library.
 #[pgrx::pg_guard]
 pub extern "C-unwind" fn _PG_init() {

@@ -69,9 +69,14 @@ static CHANGE: KeptPlan = KeptPlan::new(
         title = coalesce($2, title), status = coalesce($3, status), owner = coalesce($4, owner), \
         metadata = coalesce($5, metadata), state = coalesce($6, state), \
         input_tokens = coalesce($7, input_tokens), output_tokens = coalesce($8, output_tokens), \
-        cost = coalesce($9, cost), expires_at = coalesce($10, expires_at), revision = coalesce($11, revision) \
+        cost = coalesce($9, cost), expires_at = coalesce($10, expires_at) \
       where sid operator(pg_catalog.=) $1 returning revision",
-    &[INT8OID, TEXTOID, TEXTOID, TEXTOID, JSONBOID, JSONOID, INT8OID, INT8OID, NUMERICOID, TIMESTAMPTZOID, INT8OID],
+    &[INT8OID, TEXTOID, TEXTOID, TEXTOID, JSONBOID, JSONOID, INT8OID, INT8OID, NUMERICOID, TIMESTAMPTZOID],
+);
+
+static FIRST_REVISION: KeptPlan = KeptPlan::new(
+    c"update agent_sessions.session set revision = 1 where sid operator(pg_catalog.=) $1 returning revision",
+    &[INT8OID],
 );
 
 static MERGE_METADATA: KeptPlan = KeptPlan::new(
@@ -207,20 +212,23 @@ pub fn session_create(call: &mut Call) -> Returns {
         },
         None => None,
     };
-    let created = document.create(&spi, &address, parent);
-    if !created && on_conflict == OnConflict::Error {
-        return Err(Error::SessionExists { session_id: address.session_id, agent_id: address.agent_id });
+    loop {
+        let created = document.create(&spi, &address, parent);
+        if !created && on_conflict == OnConflict::Error {
+            return Err(Error::SessionExists { session_id: address.session_id, agent_id: address.agent_id });
+        }
+        if created
+            && !items.is_empty()
+            && let Some(log) = Log::open(&spi, &address, OnMissing::Error)?
+        {
+            append::append(&log, &items, None, None)?;
+        }
+        // A session that is to be kept may be deleted before it is shown: then it is created after all.
+        if let Some(row) = SHOW.run(&spi, See::Now, &address.key()).first() {
+            set.put(&row.datums());
+            return Ok(None);
+        }
     }
-    if created
-        && !items.is_empty()
-        && let Some(log) = Log::open(&spi, &address, OnMissing::Error)?
-    {
-        append::append(&log, &items, None, None)?;
-    }
-    for row in SHOW.run(&spi, See::Now, &address.key()).iter() {
-        set.put(&row.datums());
-    }
-    Ok(None)
 }
 
 pub fn session_set(call: &mut Call) -> Returns {
@@ -260,16 +268,7 @@ pub fn session_set(call: &mut Call) -> Returns {
     document.check(&address.tenant)?;
 
     let spi = Spi::connect();
-    let mut created = false;
-    let mut head = Head::lock(&spi, &address, OnMissing::Ignore)?;
-    if head.is_none() && on_missing == OnMissing::Create {
-        let bare = Document { title: None, status: None, owner: None, metadata: None, state: None, ..document };
-        created = bare.create(&spi, &address, None);
-        head = Head::lock(&spi, &address, OnMissing::Error)?;
-    }
-    let Some(head) = head else {
-        return if on_missing == OnMissing::Ignore { Ok(None) } else { Err(address.not_found(&spi)) };
-    };
+    let Some((head, created)) = lock_or_create(&spi, &address, on_missing, &document)? else { return Ok(None) };
     head.admit(lease)?;
     let stored = STORED.run(&spi, See::Now, &[Some(Datum::from(head.sid))]);
     let Some(stored) = stored.first() else { return Err(address.not_found(&spi)) };
@@ -314,12 +313,36 @@ pub fn session_set(call: &mut Call) -> Returns {
             document.output_tokens.map(Datum::from),
             document.cost,
             document.expires_at,
-            created.then(|| Datum::from(1i64)),
         ],
     );
-    match changed.first() {
-        Some(row) => Ok(row.datum(0)),
+    let mut revision = changed.first().and_then(|row| row.int8(0));
+    if created && revision == Some(0) {
+        revision =
+            FIRST_REVISION.run(&spi, See::Now, &[Some(Datum::from(head.sid))]).first().and_then(|row| row.int8(0));
+    }
+    match revision {
+        Some(revision) => Ok(Some(Datum::from(revision))),
         None => Err(address.not_found(&spi)),
+    }
+}
+
+/// Locks the session; or creates it with what counts on creation only, so that the rest is its first change.
+fn lock_or_create(
+    spi: &Spi,
+    address: &Address,
+    on_missing: OnMissing,
+    document: &Document,
+) -> Result<Option<(Head, bool)>, Error> {
+    if on_missing != OnMissing::Create {
+        return Ok(Head::lock(spi, address, on_missing)?.map(|head| (head, false)));
+    }
+    let bare = Document { title: None, status: None, owner: None, metadata: None, state: None, ..*document };
+    let mut created = false;
+    loop {
+        if let Some(head) = Head::lock(spi, address, OnMissing::Ignore)? {
+            return Ok(Some((head, created)));
+        }
+        created = bare.create(spi, address, None);
     }
 }
 

@@ -191,10 +191,11 @@ pub fn on_session_update<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
         new.set(UPDATED_AT, now);
     }
     let (before, after) = (old.int8(REVISION).unwrap_or_default(), new.int8(REVISION).unwrap_or_default());
-    if after == before {
+    // The SET list tells, not the value: a stale writer's revision may be the one that the winner has just written.
+    if !trigger.writes(REVISION) {
         new.set(REVISION, Some(Datum::from(before + i64::from(document_changed))));
     } else if after != before + 1 {
-        return Err(Error::RevisionConflict { expected: after - 1, actual: before });
+        return Err(Error::RevisionConflict { expected: after.saturating_sub(1), actual: before });
     }
     Ok((Some(new), Decision::Write))
 }
@@ -230,10 +231,11 @@ pub fn on_session_delete<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     let spi = Spi::connect();
     let _owner = AsOwner::switch();
     let sid = [row.datum(SID)];
-    if BRANCHES.run(&spi, See::Now, &sid).len() > 0 {
+    // Latest: entries and sub-sessions that an old snapshot does not see must not stay behind.
+    if BRANCHES.run(&spi, See::Latest, &sid).len() > 0 {
         return Err(Error::HasBranches { session_id: row.text(SESSION_ID).unwrap_or_default().to_owned() });
     }
-    DELETE_LOG.run(&spi, See::Now, &sid);
-    DELETE_CHILDREN.run(&spi, See::Now, &sid);
+    DELETE_LOG.run(&spi, See::Latest, &sid);
+    DELETE_CHILDREN.run(&spi, See::Latest, &sid);
     Ok((None, Decision::Skip))
 }

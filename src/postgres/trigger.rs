@@ -123,6 +123,14 @@ impl<'a> Trigger<'a> {
         unsafe { Tuple::deform((*self.data).tg_newtuple, self.descriptor()) }
     }
 
+    /// Whether the UPDATE names the column in its SET list, even if it writes the value that was there.
+    pub fn writes(&self, column: usize) -> bool {
+        // The bitmap counts from the lowest system column.
+        let member = column as i32 + 1 - pg_sys::FirstLowInvalidHeapAttributeNumber;
+        // SAFETY: the bitmap is valid during the call, and NULL when empty.
+        unsafe { pg_sys::bms_is_member(member, (*self.data).tg_updatedcols) }
+    }
+
     fn descriptor(&self) -> pg_sys::TupleDesc {
         // SAFETY: the relation is open during the call.
         unsafe { (*(*self.data).tg_relation).rd_att }
