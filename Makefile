@@ -46,6 +46,7 @@ make lint           rustfmt and clippy
 make clean          stops the servers, removes their data and target/
 
 PG=15|16|17|18      PostgreSQL for demo, test and lint (default 15). Where it is not installed, 16 and 18 come from PyPI.
+AGENT_SESSIONS_RUN_DIR=/var/tmp   where the private servers keep their files; their OS user must be able to enter it
 endef
 export HELP
 

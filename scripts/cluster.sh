@@ -124,7 +124,7 @@ start() {
     chmod -R u+rwX,go+rX "$home/pg"
     give_to_server "$home/log"
     printf '%s\n' "$installed" >"$home/installed"
-    as_server test -x "$bin/postgres" || die "the OS user of the server cannot enter $run"
+    as_server test -x "$bin/postgres" || die "the server's OS user cannot run programs in $run: set AGENT_SESSIONS_RUN_DIR"
     local data
     data=$(data)
     [ -d "$data" ] || make_cluster "$data"
