@@ -26,16 +26,20 @@ impl Address {
     /// SE001 if the session's id is missing or malformed, SE018 if the three texts together do not fit an index entry.
     pub fn resolve(session_id: Option<&str>, agent_id: Option<&str>) -> Result<Address, Error> {
         let session_id = session_id.ok_or_else(|| Error::invalid("session_id", "must be given"))?;
-        Address::named("session_id", session_id, agent_id)
+        Address::of(["session_id", "agent_id"], session_id, agent_id)
     }
 
-    /// As [`resolve`](Address::resolve), for an id that stands in another argument.
-    pub fn named(argument: &'static str, session_id: &str, agent_id: Option<&str>) -> Result<Address, Error> {
-        name::required(argument, session_id)?;
+    /// The address of a parent; its agent is the child's when left out. As [`resolve`](Address::resolve), naming its arguments.
+    pub fn of_parent(session_id: &str, agent_id: &str) -> Result<Address, Error> {
+        Address::of(["parent_session_id", "parent_agent_id"], session_id, Some(agent_id))
+    }
+
+    fn of(arguments: [&'static str; 2], session_id: &str, agent_id: Option<&str>) -> Result<Address, Error> {
+        name::required(arguments[0], session_id)?;
         let tenant = identity::tenant()?;
         let agent_id = agent_id.map_or_else(identity::agent, str::to_owned);
-        name::optional("agent_id", &agent_id)?;
-        limit::index_entry(argument, &[&tenant, &agent_id, session_id])?;
+        name::optional(arguments[1], &agent_id)?;
+        limit::index_entry(arguments[0], &[&tenant, &agent_id, session_id])?;
         Ok(Address { tenant, agent_id, session_id: session_id.to_owned() })
     }
 

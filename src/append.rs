@@ -88,7 +88,7 @@ pub fn session_append(call: &mut Call) -> Returns {
 
     let spi = Spi::connect();
     let Some(log) = Log::open(&spi, &address, on_missing)? else { return Ok(None) };
-    let placed = append(&log, &[Item { draft, on_conflict }], expected_position, lease)?;
+    let placed = append(&log, &[Item { draft, on_conflict, element: None }], expected_position, lease)?;
     Ok(placed.first().map(|placed| Datum::from(placed.position)))
 }
 
@@ -146,9 +146,7 @@ pub fn append(log: &Log, items: &[Item], expected: Option<i64>, lease: Option<&s
             Some(known) => known.meet(item, &mut drafts)?,
             None => {
                 let position = log.next_position() + drafts.len() as i64;
-                if item.draft.target.is_some_and(|kept_from| kept_from > item.draft.op.last_target(position)) {
-                    return Err(Error::invalid("kept_from", "must not lie behind the summary itself"));
-                }
+                item.check_kept_tail(position)?;
                 let fresh = Standing {
                     item: item::Item::drafted(position, &item.draft),
                     first: Some(drafts.len()),

@@ -112,7 +112,8 @@ impl Aim<'_> {
         match self {
             Aim::From(target) => draft::position("from_target", Some(*target)),
             Aim::Items { targets, item_ids } => {
-                limit::at_most("targets", targets.len() + item_ids.len(), limit::BATCH_ELEMENTS)?;
+                limit::at_most("targets", targets.len(), limit::BATCH_ELEMENTS)?;
+                limit::at_most("item_ids", item_ids.len(), limit::BATCH_ELEMENTS)?;
                 targets.iter().try_for_each(|target| draft::position("targets", Some(*target)))?;
                 item_ids.iter().try_for_each(|id| name::required("item_ids", id))
             }

@@ -26,6 +26,8 @@ pub struct Draft<'a> {
 pub struct Item<'a> {
     pub draft: Draft<'a>,
     pub on_conflict: OnConflict,
+    /// Its index in the batch, which errors name.
+    pub element: Option<usize>,
 }
 
 impl<'a> Draft<'a> {
@@ -57,6 +59,14 @@ impl<'a> Draft<'a> {
 }
 
 impl<'a> Item<'a> {
+    /// SE001 if the item is a summary whose kept tail would begin behind its own `position`.
+    pub fn check_kept_tail(&self, position: i64) -> Result<(), Error> {
+        kept_tail(self.draft.op, self.draft.target, position).map_err(|error| match self.element {
+            Some(index) => error.in_element(index),
+            None => error,
+        })
+    }
+
     /// The item of an element of a batch. SE001 or SE018, naming the element.
     pub fn from_element(index: usize, element: &'a Element<'a>, batch: OnConflict) -> Result<Item<'a>, Error> {
         let item = || {
@@ -76,7 +86,8 @@ impl<'a> Item<'a> {
                 check_size("attrs", attrs.get())?;
                 value::jsonb(attrs.get()).map_err(|reason| Error::invalid("attrs", reason))
             });
-            Ok(Item { draft: Draft { attrs: attrs.transpose()?, ..draft }, on_conflict: element.on_conflict(batch)? })
+            let on_conflict = element.on_conflict(batch)?;
+            Ok(Item { draft: Draft { attrs: attrs.transpose()?, ..draft }, on_conflict, element: Some(index) })
         };
         item().map_err(|error: Error| error.in_element(index))
     }
@@ -90,6 +101,16 @@ pub fn check_size(argument: &'static str, json: &str) -> Result<(), Error> {
 /// SE018 if a jsonb is larger than that.
 pub fn check_attrs(attrs: Option<Datum>) -> Result<(), Error> {
     limit::at_most("attrs", value::size(attrs), setting::max_payload_bytes())
+}
+
+/// SE001 if an item at `position` is a summary whose kept tail would begin behind it.
+pub fn kept_tail(op: Op, kept_from: Option<i64>, position: i64) -> Result<(), Error> {
+    match kept_from {
+        Some(kept_from) if kept_from > op.last_target(position) => {
+            Err(Error::invalid("kept_from", "must not lie behind the summary itself"))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// SE001 if a position is negative.

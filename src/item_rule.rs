@@ -175,10 +175,7 @@ fn is_settled(log: &Log, op: Op, row: &mut Tuple) -> Result<bool, Error> {
                     false => Err(Error::ItemIdReused { item_id: id.to_owned(), position }),
                 };
             }
-            let position = log.next_position();
-            if row.int8(column::TARGET).is_some_and(|kept_from| kept_from > op.last_target(position)) {
-                return Err(Error::invalid("kept_from", "must not lie behind the summary itself"));
-            }
+            draft::kept_tail(op, row.int8(column::TARGET), log.next_position())?;
             Ok(false)
         }
         Op::Revise => {

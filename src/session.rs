@@ -197,9 +197,8 @@ pub fn session_create(call: &mut Call) -> Returns {
         created_at,
     };
     document.check(&address.tenant)?;
-    let parent = parent_session_id
-        .map(|id| Address::named("parent_session_id", id, parent_agent_id.or(Some(&address.agent_id))))
-        .transpose()?;
+    let parent =
+        parent_session_id.map(|id| Address::of_parent(id, parent_agent_id.unwrap_or(&address.agent_id))).transpose()?;
     let elements = items.map(|items| element::parse(items.text)).transpose()?.unwrap_or_default();
     let items = append::from_elements(&elements, OnConflict::Error)?;
     let mut set = call.set();

@@ -59,12 +59,12 @@ impl<'a> Call<'a> {
         self.datum().map(|datum| unsafe { value::name(datum) })
     }
 
-    /// A bigint[]; SE001 if it holds a NULL.
+    /// A bigint[]; SE001 unless it is a list without NULL.
     pub fn int8_array(&mut self, argument: &'static str) -> Result<Option<Vec<i64>>, Error> {
         Ok(self.array(argument, Element::Int8)?.map(|values| values.iter().map(|value| value.value() as i64).collect()))
     }
 
-    /// A text[]; SE001 if it holds a NULL.
+    /// A text[]; SE001 unless it is a list without NULL.
     pub fn text_array(&mut self, argument: &'static str) -> Result<Option<Vec<&'a str>>, Error> {
         // SAFETY: declared as text[].
         Ok(self
@@ -76,7 +76,7 @@ impl<'a> Call<'a> {
         self.datum()
             // SAFETY: declared as an array of that element type.
             .map(|datum| unsafe { value::elements(element, datum) })
-            .map(|elements| elements.ok_or_else(|| Error::invalid(argument, "must not hold NULL")))
+            .map(|elements| elements.ok_or_else(|| Error::invalid(argument, "must be a list without NULL")))
             .transpose()
     }
 

@@ -166,7 +166,7 @@ pub enum Element {
     Jsonb,
 }
 
-/// The elements of an array of any number of dimensions, or `None` if one of them is NULL.
+/// The elements of an array, or `None` unless it is a list of values: of one dimension (or empty) and without NULL.
 ///
 /// # Safety
 /// `datum` is an array of that element type.
@@ -178,7 +178,10 @@ pub unsafe fn elements(element: Element, datum: Datum) -> Option<Vec<Datum>> {
     let (mut values, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
     // SAFETY: by the caller's promise; deconstruct_array fills two arrays of `count` elements.
     unsafe {
-        let array = pg_sys::pg_detoast_datum(datum.cast_mut_ptr()).cast();
+        let array = pg_sys::pg_detoast_datum(datum.cast_mut_ptr()).cast::<pg_sys::ArrayType>();
+        if (*array).ndim > 1 {
+            return None;
+        }
         pg_sys::deconstruct_array(
             array,
             oid,
