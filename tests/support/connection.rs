@@ -22,25 +22,21 @@ impl Deref for Connection {
 
 impl Connection {
     pub async fn open(cluster: &Cluster, user: &str, database: &str, application: &str) -> Self {
-        match Self::try_open(cluster, user, database, application).await {
-            Ok(connection) => connection,
-            Err(error) => panic!("{user} cannot connect to {database}: {error:?}"),
-        }
-    }
-
-    pub async fn try_open(cluster: &Cluster, user: &str, database: &str, application: &str) -> Result<Self, Error> {
-        let (client, wire) = Config::new()
+        let connected = Config::new()
             .host_path(&cluster.host)
             .port(cluster.port)
             .user(user)
             .dbname(database)
             .application_name(application)
             .connect(NoTls)
-            .await?;
+            .await;
+        let (client, wire) = connected.unwrap_or_else(|error| panic!("{user} cannot connect to {database}: {error:?}"));
         // A broken wire reaches the test as the error of its next statement.
         tokio::spawn(wire);
-        let pid = client.query_one("select pg_backend_pid()", &[]).await?.get(0);
-        Ok(Self { client, pid })
+        match client.query_one("select pg_backend_pid()", &[]).await {
+            Ok(row) => Self { client, pid: row.get(0) },
+            Err(error) => panic!("{user} in {database}: {error:?}"),
+        }
     }
 
     /// Begins a transaction at an isolation level, named as in SQL.

@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use tokio::sync::OnceCell;
-use tokio_postgres::Error;
 
 use super::admin::{self, prefix};
 use crate::{Cluster, Connection};
@@ -60,10 +59,6 @@ impl Database {
 
     pub async fn connect(&self, role: Role) -> Connection {
         self.cluster.connect(&self.role_name(&role), &self.name).await
-    }
-
-    pub async fn try_connect(&self, role: Role) -> Result<Connection, Error> {
-        Connection::try_open(&self.cluster, &self.role_name(&role), &self.name, "wire").await
     }
 
     pub async fn superuser(&self) -> Connection {
@@ -127,23 +122,10 @@ impl Database {
     pub async fn wait_until_blocked(&self, pid: i32) {
         let waits = "select wait_event_type is not distinct from 'Lock' and cardinality(pg_blocking_pids(pid)) > 0
                      from pg_stat_activity where pid = $1";
-        self.wait_until(waits, pid, "waits for a lock").await;
-    }
-
-    /// Returns when that backend has ended its statement and its transaction.
-    pub async fn wait_until_idle(&self, pid: i32) {
-        let idle = "select coalesce((select state = 'idle' from pg_stat_activity where pid = $1), true)";
-        self.wait_until(idle, pid, "is idle").await;
-    }
-
-    async fn wait_until(&self, condition: &str, pid: i32, what: &str) {
         let observer = self.observer.get_or_init(|| self.superuser()).await;
         let deadline = Instant::now() + PATIENCE;
-        loop {
-            if observer.value::<bool>(condition, &[&pid]).await {
-                return;
-            }
-            assert!(Instant::now() < deadline, "backend {pid} never {what}");
+        while !observer.value::<bool>(waits, &[&pid]).await {
+            assert!(Instant::now() < deadline, "backend {pid} never waits for a lock");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }

@@ -31,11 +31,14 @@ async fn fill(db: &Database) {
         .await;
     every_operation(&writer, "").await;
     writer.run("reset agent_sessions.tenant; set extra_float_digits = -15; set bytea_output = 'escape'").await;
-    for transcript in transcripts().iter().chain(&examples()) {
-        let session = format!("transcript {}", transcript.name);
-        writer.create_session(&session).await;
-        for line in &transcript.lines {
-            writer.append(&session, line).await;
+    // Without transcripts beside the clone, the two are the same files.
+    for (source, found) in [("transcript", transcripts()), ("example", examples())] {
+        for transcript in found {
+            let session = format!("{source} {}", transcript.name);
+            writer.create_session(&session).await;
+            for line in &transcript.lines {
+                writer.append(&session, line).await;
+            }
         }
     }
 }
