@@ -110,8 +110,8 @@ begin atomic
     (select m.sid, m.created_at as at
      from agent_sessions.session_matching(session_list.tenant, session_list.agent_id, session_list.owner, session_list.origin,
        session_list.status, session_list.metadata, session_list.title, session_list.roots_only) m
-     where agent_sessions.list_order(session_list.order_by) = 'created'
-       and session_list.parent_session_id is null and session_list.branched_from is null
+     where (select agent_sessions.list_order(session_list.order_by) = 'created'
+         and session_list.parent_session_id is null and session_list.branched_from is null)
        and (m.created_at, m.sid) < (agent_sessions.cursor_at(session_list.order_by, session_list.after),
          agent_sessions.cursor_sid(session_list.order_by, session_list.after))
      order by m.created_at desc, m.sid desc
@@ -120,8 +120,8 @@ begin atomic
     (select m.sid, m.active_at
      from agent_sessions.session_matching(session_list.tenant, session_list.agent_id, session_list.owner, session_list.origin,
        session_list.status, session_list.metadata, session_list.title, session_list.roots_only) m
-     where agent_sessions.list_order(session_list.order_by) = 'activity'
-       and session_list.parent_session_id is null and session_list.branched_from is null
+     where (select agent_sessions.list_order(session_list.order_by) = 'activity'
+         and session_list.parent_session_id is null and session_list.branched_from is null)
        and (m.active_at, m.sid) < (agent_sessions.cursor_at(session_list.order_by, session_list.after),
          agent_sessions.cursor_sid(session_list.order_by, session_list.after))
      order by m.active_at desc, m.sid desc
@@ -132,7 +132,7 @@ begin atomic
      from agent_sessions.session source
      cross join lateral agent_sessions.session_matching(session_list.tenant, session_list.agent_id, session_list.owner, session_list.origin,
        session_list.status, session_list.metadata, session_list.title, false) m
-     where session_list.parent_session_id is not null
+     where (select session_list.parent_session_id is not null)
        and source.session_id = session_list.parent_session_id and m.parent_sid = source.sid
        and (session_list.branched_from is null or m.branched_from in (
          select b.sid from agent_sessions.session b where b.session_id = session_list.branched_from))
@@ -146,7 +146,7 @@ begin atomic
      from agent_sessions.session source
      cross join lateral agent_sessions.session_matching(session_list.tenant, session_list.agent_id, session_list.owner, session_list.origin,
        session_list.status, session_list.metadata, session_list.title, session_list.roots_only) m
-     where session_list.branched_from is not null and session_list.parent_session_id is null
+     where (select session_list.branched_from is not null and session_list.parent_session_id is null)
        and source.session_id = session_list.branched_from and m.branched_from = source.sid
        and (case agent_sessions.list_order(session_list.order_by) when 'created' then m.created_at else m.active_at end, m.sid)
          < (agent_sessions.cursor_at(session_list.order_by, session_list.after),
