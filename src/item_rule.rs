@@ -16,7 +16,7 @@ use crate::postgres::catalog;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::trigger::{Decision, Event, Returns, Trigger, Tuple};
-use crate::postgres::value::{self, Json, bytes_datum, clock, text_datum, uuid_datum};
+use crate::postgres::value::{self, Json, clock};
 use crate::tail::Tail;
 
 /// The columns of `session_item`, in their order.
@@ -136,11 +136,11 @@ fn is_full(row: &Tuple) -> bool {
 fn check(row: &mut Tuple) -> Result<(), Error> {
     use column::*;
     if row.datum(OP).is_none() {
-        row.set(OP, Some(text_datum(Op::Append.as_str())));
+        row.set_text(OP, Op::Append.as_str());
     }
     let op = Op::parse(row.text(OP).unwrap_or_default())?;
     if op.is_item() && row.datum(KIND).is_none() {
-        row.set(KIND, Some(text_datum("message")));
+        row.set_text(KIND, "message");
     }
     for (name, column) in [("kind", KIND), ("item_id", ITEM_ID), ("tag", TAG), ("author", AUTHOR)] {
         let label = row.text(column);
@@ -181,7 +181,9 @@ fn is_settled(log: &Log, op: Op, row: &mut Tuple) -> Result<bool, Error> {
         Op::Revise => {
             let item = Item::find(log.spi, log.sid(), target)?;
             let (payload, attrs) = (as_draft(op, row).payload, row.datum(column::ATTRS));
-            row.set(column::ATTRS, attrs.or(item.attrs));
+            if let (None, Some(kept)) = (attrs, item.attrs) {
+                row.set_jsonb(column::ATTRS, kept);
+            }
             Ok(payload.is_some_and(|payload| item.shows(payload, attrs) && !item.open))
         }
         Op::Retract => Ok(!Item::find(log.spi, log.sid(), target)?.live),
@@ -207,16 +209,16 @@ fn as_draft<'a>(op: Op, row: &Tuple<'a>) -> draft::Draft<'a> {
 /// Fills in what the engine sets, and refuses what is given and differs (SE017). Returns the entry's digest.
 fn link(row: &mut Tuple, tenant: &str, agent_id: &str, tail: Tail) -> Result<Digest, Error> {
     use column::*;
-    row.set(POSITION, Some(Datum::from(tail.next_position)));
+    row.set_int8(POSITION, tail.next_position);
     for (name, column, owned) in [("tenant", TENANT, tenant), ("agent_id", AGENT_ID, agent_id)] {
         match row.text(column) {
             Some(given) if given != owned => return Err(Error::invalid(name, "is not the session's")),
             Some(_) => {}
-            None => row.set(column, Some(text_datum(owned))),
+            None => row.set_text(column, owned),
         }
     }
     if row.datum(CREATED_AT).is_none() {
-        row.set(CREATED_AT, Some(Datum::from(clock())));
+        row.set_int8(CREATED_AT, clock());
     }
     let content = content(row)?;
     let digest = Link {
@@ -244,7 +246,7 @@ fn content(row: &mut Tuple) -> Result<Digest, Error> {
         {
             return Ok(kept);
         }
-        row.set(SALT, Some(uuid_datum(uuid::Uuid::new_v4().into_bytes())));
+        row.set_uuid(SALT, uuid::Uuid::new_v4().into_bytes());
     }
     let salt = row.uuid(SALT).unwrap_or_default();
     let content = digest::content(&salt, row.text(PAYLOAD), row.jsonb_text(ATTRS));
@@ -260,7 +262,7 @@ fn demand(row: &mut Tuple, name: &'static str, column: usize, digest: &Digest) -
         }
         Some(_) => Ok(()),
         None => {
-            row.set(column, Some(bytes_datum(digest)));
+            row.set_bytes(column, digest);
             Ok(())
         }
     }

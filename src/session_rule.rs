@@ -11,7 +11,7 @@ use crate::postgres::catalog;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::trigger::{Decision, Returns, Trigger, Tuple};
-use crate::postgres::value::{self, clock, text_datum};
+use crate::postgres::value::{self, clock};
 
 /// The columns of `session`, in their order.
 mod column {
@@ -73,32 +73,33 @@ pub fn on_session_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     let mut row = trigger.row();
     let restored = is_full(&row) && catalog::is_owner();
     for column in [LEASE_DIGEST, LEASE_HOLDER, LEASE_EXPIRES_AT] {
-        row.set(column, None);
+        row.clear(column);
     }
     if restored {
         check_names(&row)?;
         return Ok((Some(row), Decision::Write));
     }
-    let now = Some(Datum::from(clock()));
-    let mut default = |column: usize, value: &dyn Fn() -> Result<Datum, Error>| {
+    let now = clock();
+    if row.datum(TENANT).is_none() {
+        row.set_text(TENANT, &identity::tenant()?);
+    }
+    if row.datum(AGENT_ID).is_none() {
+        row.set_text(AGENT_ID, &identity::agent());
+    }
+    if row.datum(SESSION_ID).is_none() {
+        row.set_text(SESSION_ID, &uuid::Uuid::now_v7().to_string());
+    }
+    for (column, default) in [(REVISION, 0), (LEASE_FENCE, 0), (BASE_POSITION, 0), (CREATED_AT, now)] {
         if row.datum(column).is_none() {
-            row.set(column, Some(value()?));
+            row.set_int8(column, default);
         }
-        Ok::<(), Error>(())
-    };
-    default(TENANT, &|| identity::tenant().map(|tenant| text_datum(&tenant)))?;
-    default(AGENT_ID, &|| Ok(text_datum(&identity::agent())))?;
-    default(SESSION_ID, &|| Ok(text_datum(&uuid::Uuid::now_v7().to_string())))?;
-    default(REVISION, &|| Ok(Datum::from(0i64)))?;
-    default(LEASE_FENCE, &|| Ok(Datum::from(0i64)))?;
-    default(BASE_POSITION, &|| Ok(Datum::from(0i64)))?;
-    default(CREATED_AT, &|| Ok(Datum::from(clock())))?;
-    row.set(ACTIVE_AT, now);
-    row.set(UPDATED_AT, now);
+    }
+    row.set_int8(ACTIVE_AT, now);
+    row.set_int8(UPDATED_AT, now);
     check_names(&row)?;
     check_document(&row)?;
     if row.text(STATUS) == Some(CLOSED) && row.datum(CLOSED_AT).is_none() {
-        row.set(CLOSED_AT, now);
+        row.set_int8(CLOSED_AT, now);
     }
     check_parent(&row)?;
     Ok((Some(row), Decision::Write))
@@ -176,10 +177,12 @@ fn check_parent(row: &Tuple) -> Result<(), Error> {
 pub fn on_session_update<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     let (old, mut new) = (trigger.row(), trigger.new_row());
     check_identity(&old, &new)?;
-    let now = Some(Datum::from(clock()));
+    let now = clock();
     if !new.same_bytes(&old, STATUS) && new.same_word(&old, CLOSED_AT) {
-        let closed_at = (new.text(STATUS) == Some(CLOSED)).then(|| new.datum(CLOSED_AT).or(now)).flatten();
-        new.set(CLOSED_AT, closed_at);
+        match new.text(STATUS) {
+            Some(CLOSED) => new.set_int8(CLOSED_AT, new.int8(CLOSED_AT).unwrap_or(now)),
+            _ => new.clear(CLOSED_AT),
+        }
     }
     let document_changed = [OWNER, ORIGIN, TITLE, STATUS, METADATA, STATE].iter().any(|&c| !new.same_bytes(&old, c))
         || !new.same_word(&old, CLOSED_AT);
@@ -188,12 +191,12 @@ pub fn on_session_update<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     if document_changed || usage_changed {
         check_labels(&new)?;
         check_document(&new)?;
-        new.set(UPDATED_AT, now);
+        new.set_int8(UPDATED_AT, now);
     }
     let (before, after) = (old.int8(REVISION).unwrap_or_default(), new.int8(REVISION).unwrap_or_default());
     // The SET list tells, not the value: a stale writer's revision may be the one that the winner has just written.
     if !trigger.writes(REVISION) {
-        new.set(REVISION, Some(Datum::from(before + i64::from(document_changed))));
+        new.set_int8(REVISION, before + i64::from(document_changed));
     } else if after != before + 1 {
         return Err(Error::RevisionConflict { expected: after.saturating_sub(1), actual: before });
     }

@@ -8,7 +8,7 @@ use std::ffi::{CStr, CString};
 use std::marker::PhantomData;
 
 use pg_sys::{Datum, Oid};
-use pgrx::pg_sys;
+use pgrx::{PgMemoryContexts, pg_sys};
 
 use super::rows::Rows;
 
@@ -117,20 +117,21 @@ impl KeptPlan {
     pub fn stream(&self, _spi: &Spi, arguments: &[Option<Datum>], mut each: impl FnMut(&Rows)) {
         let plan = self.plan();
         let (mut values, nulls) = self.split(arguments);
-        // SAFETY: as in run; each batch is freed before the next is fetched, and the portal closed at the end or by abort.
+        let mut memory = PgMemoryContexts::new("agent_sessions batch of rows");
+        // SAFETY: as in run; each batch and what was made of it are freed before the next is fetched, and the portal is
+        // closed at the end or by the abort.
         unsafe {
-            let portal =
-                pg_sys::SPI_cursor_open(std::ptr::null(), plan, values.as_mut_ptr(), nulls.as_ptr().cast(), true);
+            let portal = pg_sys::SPI_cursor_open(std::ptr::null(), plan, values.as_mut_ptr(), nulls.as_ptr(), true);
             loop {
                 pgrx::check_for_interrupts!();
                 pg_sys::SPI_cursor_fetch(portal, true, 1000);
                 let rows = Rows::new(pg_sys::SPI_tuptable, pg_sys::SPI_processed as usize);
-                let fetched = rows.len();
-                each(&rows);
-                pg_sys::SPI_freetuptable(pg_sys::SPI_tuptable);
-                if fetched == 0 {
+                if rows.len() == 0 {
                     break;
                 }
+                memory.switch_to(|_| each(&rows));
+                memory.reset();
+                pg_sys::SPI_freetuptable(pg_sys::SPI_tuptable);
             }
             pg_sys::SPI_cursor_close(portal);
         }

@@ -26,9 +26,13 @@ pub enum Event {
 }
 
 /// The values of one row, in the order of the table's columns.
+///
+/// What a body sets is kept in the memory of the trigger's call: a connection to SPI, which has its own, ends before the row
+/// is formed.
 pub struct Tuple<'a> {
     values: Vec<Datum>,
     nulls: Vec<bool>,
+    memory: pg_sys::MemoryContext,
     _call: PhantomData<&'a ()>,
 }
 
@@ -41,7 +45,7 @@ impl<'a> Tuple<'a> {
             let columns = (*descriptor).natts as usize;
             let (mut values, mut nulls) = (vec![Datum::from(0); columns], vec![true; columns]);
             pg_sys::heap_deform_tuple(tuple, descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
-            Tuple { values, nulls, _call: PhantomData }
+            Tuple { values, nulls, memory: pg_sys::CurrentMemoryContext, _call: PhantomData }
         }
     }
 
@@ -49,9 +53,40 @@ impl<'a> Tuple<'a> {
         (!self.nulls[column]).then_some(self.values[column])
     }
 
-    pub fn set(&mut self, column: usize, value: Option<Datum>) {
-        self.nulls[column] = value.is_none();
-        self.values[column] = value.unwrap_or(Datum::from(0));
+    pub fn clear(&mut self, column: usize) {
+        self.nulls[column] = true;
+    }
+
+    pub fn set_int8(&mut self, column: usize, value: i64) {
+        self.put(column, || Datum::from(value));
+    }
+
+    pub fn set_text(&mut self, column: usize, value: &str) {
+        self.put(column, || value::text_datum(value));
+    }
+
+    pub fn set_bytes(&mut self, column: usize, value: &[u8]) {
+        self.put(column, || value::bytes_datum(value));
+    }
+
+    pub fn set_uuid(&mut self, column: usize, value: [u8; 16]) {
+        self.put(column, || value::uuid_datum(value));
+    }
+
+    pub fn set_jsonb(&mut self, column: usize, value: Datum) {
+        // SAFETY: a jsonb is a varlena; the copy is whole.
+        self.put(column, || unsafe { Datum::from(pg_sys::pg_detoast_datum_copy(value.cast_mut_ptr())) });
+    }
+
+    fn put(&mut self, column: usize, make: impl FnOnce() -> Datum) {
+        // SAFETY: the context is that of the call, which outlives the tuple. Were make to raise, the abort would reset the
+        // current context.
+        unsafe {
+            let current = pg_sys::MemoryContextSwitchTo(self.memory);
+            self.values[column] = make();
+            pg_sys::MemoryContextSwitchTo(current);
+        }
+        self.nulls[column] = false;
     }
 
     pub fn int8(&self, column: usize) -> Option<i64> {
