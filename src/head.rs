@@ -12,6 +12,13 @@ use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
 use crate::postgres::value::{self, clock};
 
+static FIND: KeptPlan = KeptPlan::new(
+    c"select s.sid from agent_sessions.session s \
+      where s.tenant operator(pg_catalog.=) $1 and s.agent_id operator(pg_catalog.=) $2 \
+        and s.session_id operator(pg_catalog.=) $3 and s.deleted_at is null",
+    &[TEXTOID, TEXTOID, TEXTOID],
+);
+
 static LOCK: KeptPlan = KeptPlan::new(
     c"select s.sid, s.active_at, s.lease_digest, s.lease_holder, s.lease_expires_at, s.tenant, s.agent_id \
       from agent_sessions.session s \
@@ -56,6 +63,11 @@ pub struct Head {
     lease_digest: Option<Digest>,
     lease_holder: Option<String>,
     lease_expires_at: Option<i64>,
+}
+
+/// The key of a session that is not to be locked: its tenant, agent and id.
+pub fn sid_of(spi: &Spi, see: See, key: &[Option<Datum>; 3]) -> Option<i64> {
+    FIND.run(spi, see, key).first().and_then(|row| row.int8(0))
 }
 
 /// Where a log begins, when it has no entry of its own.

@@ -11,7 +11,7 @@ use pgrx::pg_sys::{Datum, INT8OID, JSONBOID, JSONOID, NUMERICOID, TEXTOID, TIMES
 use crate::address::Address;
 use crate::append;
 use crate::draft;
-use crate::head::Head;
+use crate::head::{Head, sid_of};
 use crate::log::Log;
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::plan::{KeptPlan, See, Spi};
@@ -41,13 +41,6 @@ static CREATE: KeptPlan = KeptPlan::new(
         TIMESTAMPTZOID,
         TIMESTAMPTZOID,
     ],
-);
-
-static FIND: KeptPlan = KeptPlan::new(
-    c"select s.sid from agent_sessions.session s \
-      where s.tenant operator(pg_catalog.=) $1 and s.agent_id operator(pg_catalog.=) $2 \
-        and s.session_id operator(pg_catalog.=) $3 and s.deleted_at is null",
-    &[TEXTOID, TEXTOID, TEXTOID],
 );
 
 static SHOW: KeptPlan = KeptPlan::new(
@@ -204,13 +197,7 @@ pub fn session_create(call: &mut Call) -> Returns {
     let mut set = call.set();
 
     let spi = Spi::connect();
-    let parent = match parent {
-        Some(parent) => match FIND.run(&spi, See::Now, &parent.key()).first().and_then(|row| row.int8(0)) {
-            Some(sid) => Some(sid),
-            None => return Err(parent.not_found(&spi)),
-        },
-        None => None,
-    };
+    let parent = parent.map(|at| sid_of(&spi, See::Now, &at.key()).ok_or_else(|| at.not_found(&spi))).transpose()?;
     loop {
         let created = document.create(&spi, &address, parent);
         if !created && on_conflict == OnConflict::Error {

@@ -2,20 +2,13 @@
 
 use agent_sessions_core::chain::{Entry, Start, Walk};
 use agent_sessions_core::digest::Link;
-use pgrx::pg_sys::{Datum, INT8OID, TEXTOID};
+use pgrx::pg_sys::{Datum, INT8OID};
 
-use crate::head::Base;
+use crate::head::{Base, sid_of};
 use crate::identity;
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::value::text_datum;
-
-static FIND: KeptPlan = KeptPlan::new(
-    c"select s.sid from agent_sessions.session s \
-      where s.tenant operator(pg_catalog.=) $1 and s.agent_id operator(pg_catalog.=) $2 \
-        and s.session_id operator(pg_catalog.=) $3 and s.deleted_at is null",
-    &[TEXTOID, TEXTOID, TEXTOID],
-);
 
 static ENTRIES: KeptPlan = KeptPlan::new(
     c"select i.position, i.tenant, i.agent_id, i.op, i.kind, i.item_id, i.tag, i.author, i.target, i.created_at, i.salt, \
@@ -34,8 +27,7 @@ pub fn session_verify(call: &mut Call) -> Returns {
 
     let spi = Spi::connect();
     let key = [Some(text_datum(&tenant)), Some(text_datum(&agent_id)), session_id.map(text_datum)];
-    let found = FIND.run(&spi, See::Caller, &key);
-    let Some(sid) = found.first().and_then(|row| row.int8(0)) else { return Ok(None) };
+    let Some(sid) = sid_of(&spi, See::Caller, &key) else { return Ok(None) };
     let Some(base) = Base::of(&spi, See::Caller, sid) else { return Ok(None) };
     let mut walk = Walk::from(Start {
         tenant: &base.tenant,
