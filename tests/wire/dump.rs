@@ -57,7 +57,7 @@ async fn filled(name: &str) -> Source {
                      'item_id', 'item ' || n, 'tag', 'tag ' || n % 5, 'attrs', json_build_object('n', n)))
                    from generate_series(1, {ENTRIES_EACH} - 8) n));
                  select agent_sessions.session_append('session {session}', E'{{\"b\":1, \"a\" : 2,\\t\"b\":1e400000,\\n\"\\\\u0000\":-0.0}} ');
-                 select agent_sessions.session_append('session {session}', '\"\\ud83d \\u0000 \\\\ \\\\N \\.\"', kept_from => 3);
+                 select agent_sessions.session_append('session {session}', '\"\\ud83d \\u0000 \\\\ \\\\N \\\\.\"', kept_from => 3);
                  select agent_sessions.session_append('session {session}', (
                    select to_json(string_agg(md5(n::text || '{session}'), '')) from generate_series(1, {}) n));
                  select agent_sessions.session_revise('session {session}', '[\"revised\"]', item_id => 'item 2');

@@ -972,9 +972,9 @@ async fn positions_stay_dense_over_savepoints() {
         append("6").await.expect("an append after undone ones");
 
         // The insert of the function itself fails, after the function has found out where it goes.
-        writer.run("savepoint inner").await;
+        writer.run("savepoint insert_failed").await;
         assert_sqlstate!(Append::to("s", "7").tag("boom").run(&writer).await, "P0001");
-        writer.run("rollback to inner").await;
+        writer.run("rollback to insert_failed").await;
         append("8").await.expect("an append after a failed insert");
     }
     writer
