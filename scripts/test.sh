@@ -25,7 +25,10 @@ remove_clusters() {
 "$scripts/install.sh" "$major"
 "$scripts/install.sh" "$major" in-backend
 
-trap remove_clusters EXIT
+# make sends a second signal after the first; it must not end the clean-up.
+trap 'trap "" INT TERM HUP; remove_clusters' EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
 remove_clusters
 cluster start test "$major"
 cluster start in-backend "$major"
