@@ -41,7 +41,7 @@ alter table agent_sessions.session
   alter column metadata set statistics 0,
   alter column state set statistics 0;
 
-create unique index session_key on agent_sessions.session (tenant, agent_id, session_id) where deleted_at is null;
+create unique index session_key on agent_sessions.session (tenant, session_id, agent_id) where deleted_at is null;
 create index session_created_idx on agent_sessions.session (tenant, created_at, sid);
 create index session_active_idx on agent_sessions.session (tenant, active_at, sid);
 create index session_owner_idx on agent_sessions.session (tenant, owner, active_at, sid);
@@ -49,6 +49,7 @@ create index session_agent_idx on agent_sessions.session (tenant, agent_id, acti
 create index session_parent_idx on agent_sessions.session (parent_sid) where parent_sid is not null;
 create index session_branch_idx on agent_sessions.session (branched_from) where branched_from is not null;
 
+comment on index agent_sessions.session_key is 'In this order, so that a session is found under whichever agent has it';
 comment on table agent_sessions.session is 'One row per session: who it is, its state document, its lease. Appending locks the row and changes nothing in it';
 comment on column agent_sessions.session.sid is 'Internal key; no function takes or returns it';
 comment on column agent_sessions.session.tenant is 'The tenant, from the setting agent_sessions.tenant; up to 500 characters';

@@ -65,25 +65,38 @@ comment on function agent_sessions.session_get(text, text, text) is
 
 create function agent_sessions.session_matching(
   tenant text, agent_id text, owner text, origin text, status text, metadata jsonb, title text, roots_only boolean
-) returns table (sid bigint, created_at timestamptz, active_at timestamptz, parent_sid bigint, branched_from bigint)
+) returns table (
+  sid bigint, owner text, agent_id text, created_at timestamptz, active_at timestamptz, parent_sid bigint, branched_from bigint
+)
 language sql stable parallel safe
 begin atomic
-  select s.sid, s.created_at, s.active_at, s.parent_sid, s.branched_from
+  select s.sid, s.owner, s.agent_id, s.created_at, s.active_at, s.parent_sid, s.branched_from
   from agent_sessions.session s
   where s.deleted_at is null
     and s.tenant = case when session_matching.tenant is null then (select agent_sessions.current_tenant()) else session_matching.tenant end
-    and (session_matching.agent_id is null or s.agent_id = session_matching.agent_id)
-    and (session_matching.owner is null or s.owner = session_matching.owner)
-    and (session_matching.origin is null or s.origin = session_matching.origin)
-    and (session_matching.status is null or s.status = session_matching.status)
-    and (session_matching.metadata is null or s.metadata @> session_matching.metadata)
-    and (session_matching.title is null or position(lower(session_matching.title) in lower(s.title)) > 0)
-    and (session_matching.roots_only is not true or s.parent_sid is null);
+    -- One CASE, which the planner takes to let half of the rows through. As filters of their own they would seem to leave one
+    -- row, for which sorting the tenant's sessions looks cheaper than keeping to the order of the page.
+    and case when (session_matching.agent_id is null or s.agent_id = session_matching.agent_id)
+      and (session_matching.owner is null or s.owner = session_matching.owner)
+      and (session_matching.origin is null or s.origin = session_matching.origin)
+      and (session_matching.status is null or s.status = session_matching.status)
+      and (session_matching.metadata is null or s.metadata @> session_matching.metadata)
+      and (session_matching.title is null or position(lower(session_matching.title) in lower(s.title)) > 0)
+      and (session_matching.roots_only is not true or s.parent_sid is null) then true else false end;
 end;
 comment on function agent_sessions.session_matching(text, text, text, text, text, jsonb, text, boolean) is
   'Internal: the sessions that the filters of session_list let through; NULL filters nothing';
 
--- One arm per access path; the flags in its WHERE are constants of a call, so that only one arm runs.
+create function agent_sessions.sids_named(session_id text, tenant text) returns setof bigint
+language sql stable parallel safe
+begin atomic
+  select s.sid from agent_sessions.session s
+  where s.tenant = case when sids_named.tenant is null then (select agent_sessions.current_tenant()) else sids_named.tenant end
+    and s.session_id = sids_named.session_id and s.deleted_at is null;
+end;
+comment on function agent_sessions.sids_named(text, text) is
+  'Internal: the keys of the sessions of that id, one for each agent that has one';
+
 create function agent_sessions.session_list(
   owner text default null,
   origin text default null,
@@ -112,8 +125,9 @@ begin atomic
        session_list.status, session_list.metadata, session_list.title, session_list.roots_only) m
      where (select agent_sessions.list_order(session_list.order_by) = 'created'
          and session_list.parent_session_id is null and session_list.branched_from is null)
-       and (m.created_at, m.sid) < (agent_sessions.cursor_at(session_list.order_by, session_list.after),
-         agent_sessions.cursor_sid(session_list.order_by, session_list.after))
+       and (m.created_at, m.sid)
+         < (agent_sessions.cursor_at(session_list.order_by, session_list.after),
+           agent_sessions.cursor_sid(session_list.order_by, session_list.after))
      order by m.created_at desc, m.sid desc
      limit agent_sessions.page_rows(session_list.max_rows, 100))
     union all
@@ -121,21 +135,45 @@ begin atomic
      from agent_sessions.session_matching(session_list.tenant, session_list.agent_id, session_list.owner, session_list.origin,
        session_list.status, session_list.metadata, session_list.title, session_list.roots_only) m
      where (select agent_sessions.list_order(session_list.order_by) = 'activity'
-         and session_list.parent_session_id is null and session_list.branched_from is null)
-       and (m.active_at, m.sid) < (agent_sessions.cursor_at(session_list.order_by, session_list.after),
-         agent_sessions.cursor_sid(session_list.order_by, session_list.after))
+         and session_list.owner is null and session_list.agent_id is null and session_list.parent_session_id is null and session_list.branched_from is null)
+       and (m.active_at, m.sid)
+         < (agent_sessions.cursor_at(session_list.order_by, session_list.after),
+           agent_sessions.cursor_sid(session_list.order_by, session_list.after))
+     order by m.active_at desc, m.sid desc
+     limit agent_sessions.page_rows(session_list.max_rows, 100))
+    union all
+    (select m.sid, m.active_at
+     from agent_sessions.session_matching(session_list.tenant, session_list.agent_id, session_list.owner, session_list.origin,
+       session_list.status, session_list.metadata, session_list.title, session_list.roots_only) m
+     where (select agent_sessions.list_order(session_list.order_by) = 'activity'
+         and session_list.owner is not null and session_list.parent_session_id is null and session_list.branched_from is null)
+       and m.owner = session_list.owner
+       and (m.active_at, m.sid)
+         < (agent_sessions.cursor_at(session_list.order_by, session_list.after),
+           agent_sessions.cursor_sid(session_list.order_by, session_list.after))
+     order by m.active_at desc, m.sid desc
+     limit agent_sessions.page_rows(session_list.max_rows, 100))
+    union all
+    (select m.sid, m.active_at
+     from agent_sessions.session_matching(session_list.tenant, session_list.agent_id, session_list.owner, session_list.origin,
+       session_list.status, session_list.metadata, session_list.title, session_list.roots_only) m
+     where (select agent_sessions.list_order(session_list.order_by) = 'activity'
+         and session_list.owner is null and session_list.agent_id is not null and session_list.parent_session_id is null and session_list.branched_from is null)
+       and m.agent_id = session_list.agent_id
+       and (m.active_at, m.sid)
+         < (agent_sessions.cursor_at(session_list.order_by, session_list.after),
+           agent_sessions.cursor_sid(session_list.order_by, session_list.after))
      order by m.active_at desc, m.sid desc
      limit agent_sessions.page_rows(session_list.max_rows, 100))
     union all
     -- the sub-sessions or branches of one session: few, found through it
     (select m.sid, case agent_sessions.list_order(session_list.order_by) when 'created' then m.created_at else m.active_at end
-     from agent_sessions.session source
-     cross join lateral agent_sessions.session_matching(session_list.tenant, session_list.agent_id, session_list.owner, session_list.origin,
+     from agent_sessions.session_matching(session_list.tenant, session_list.agent_id, session_list.owner, session_list.origin,
        session_list.status, session_list.metadata, session_list.title, false) m
      where (select session_list.parent_session_id is not null)
-       and source.session_id = session_list.parent_session_id and m.parent_sid = source.sid
-       and (session_list.branched_from is null or m.branched_from in (
-         select b.sid from agent_sessions.session b where b.session_id = session_list.branched_from))
+       and m.parent_sid = any (array(select n from agent_sessions.sids_named(session_list.parent_session_id, session_list.tenant) n))
+       and (session_list.branched_from is null or m.branched_from = any (
+         array(select n from agent_sessions.sids_named(session_list.branched_from, session_list.tenant) n)))
        and (case agent_sessions.list_order(session_list.order_by) when 'created' then m.created_at else m.active_at end, m.sid)
          < (agent_sessions.cursor_at(session_list.order_by, session_list.after),
            agent_sessions.cursor_sid(session_list.order_by, session_list.after))
@@ -143,11 +181,10 @@ begin atomic
      limit agent_sessions.page_rows(session_list.max_rows, 100))
     union all
     (select m.sid, case agent_sessions.list_order(session_list.order_by) when 'created' then m.created_at else m.active_at end
-     from agent_sessions.session source
-     cross join lateral agent_sessions.session_matching(session_list.tenant, session_list.agent_id, session_list.owner, session_list.origin,
+     from agent_sessions.session_matching(session_list.tenant, session_list.agent_id, session_list.owner, session_list.origin,
        session_list.status, session_list.metadata, session_list.title, session_list.roots_only) m
      where (select session_list.branched_from is not null and session_list.parent_session_id is null)
-       and source.session_id = session_list.branched_from and m.branched_from = source.sid
+       and m.branched_from = any (array(select n from agent_sessions.sids_named(session_list.branched_from, session_list.tenant) n))
        and (case agent_sessions.list_order(session_list.order_by) when 'created' then m.created_at else m.active_at end, m.sid)
          < (agent_sessions.cursor_at(session_list.order_by, session_list.after),
            agent_sessions.cursor_sid(session_list.order_by, session_list.after))
@@ -159,7 +196,16 @@ begin atomic
     h.input_tokens, h.output_tokens, h.cost, h.origin, h.parent_session_id, h.branched_from, h.fork_position,
     h.lease_holder, h.lease_expires_at, h.expires_at, h.created_at, h.closed_at,
     agent_sessions.list_cursor(session_list.order_by, page.at, page.sid)
-  from page join agent_sessions.session_head h on h.sid = page.sid
+  from page
+  -- OFFSET keeps this a look-up per row: the planner takes a page for a tenth of the table, and would hash all of it
+  cross join lateral (
+    select
+      head.session_id, head.agent_id, head.owner, head.title, head.status, head.metadata, head.revision, head.next_position,
+      head.last_entry_at, head.input_tokens, head.output_tokens, head.cost, head.origin, head.parent_session_id,
+      head.branched_from, head.fork_position, head.lease_holder, head.lease_expires_at, head.expires_at, head.created_at,
+      head.closed_at
+    from agent_sessions.session_head head where head.sid = page.sid offset 0
+  ) h
   -- checks both words even if no arm has a row to compare
   where agent_sessions.cursor_sid(session_list.order_by, session_list.after) is not null
   order by page.at desc, page.sid desc;

@@ -26,7 +26,7 @@ const READER: &[&str] = &[
     "execute on function agent_sessions.current_tenant, agent_sessions.current_agent, agent_sessions.isolated_agent, \
      agent_sessions.tenant_use, agent_sessions.schema_version, agent_sessions.schema_require",
     "execute on function agent_sessions.page_rows, agent_sessions.list_order, agent_sessions.list_cursor, \
-     agent_sessions.cursor_at, agent_sessions.cursor_sid, agent_sessions.session_matching, agent_sessions.log_of",
+     agent_sessions.cursor_at, agent_sessions.cursor_sid, agent_sessions.session_matching, agent_sessions.sids_named, agent_sessions.log_of",
     "execute on function agent_sessions.session_get, agent_sessions.session_list, agent_sessions.session_history, \
      agent_sessions.session_log, agent_sessions.session_stats, agent_sessions.session_verify",
 ];
