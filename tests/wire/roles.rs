@@ -905,7 +905,7 @@ async fn write_and_read(writer: &Connection, session: &str) {
     assert_eq!(rows(writer, "select * from agent_sessions.live_item").await.len(), 1);
     let verdict = rows(writer, &call("session_verify", "")).await;
     assert_eq!(verdict, [[Some("10".to_owned()), Some("0".to_owned()), Some("t".to_owned()), None, None]]);
-    assert_eq!(one(writer, "select agent_sessions.tenant_use(tenant => 't')").await, "t");
+    assert_eq!(one(writer, "select agent_sessions.tenant_use(tenant => 'a')").await, "a");
     rows(writer, "select agent_sessions.schema_version(), agent_sessions.schema_require(min => '0.0.0')").await;
     assert_eq!(one(writer, &call("session_delete", "")).await, "t");
 }
