@@ -614,6 +614,18 @@ async fn the_size_setting_binds_the_functions_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_fixed_maximum_binds_raw_sql() {
+    let db = Database::create("raw_maximum").await;
+    let writer = db.writer().await;
+    writer.create_session("s").await;
+    let insert = "insert into agent_sessions.session_item (sid, payload)
+                  select sid, ('1' || repeat(' ', 255 * 1024 * 1024))::json from agent_sessions.session";
+    let error = assert_sqlstate!(writer.batch_execute(insert).await, "SE018");
+    assert_eq!(detail(&error), json!({"argument": "payload", "limit": 255 << 20, "actual": (255 << 20) + 1}));
+    writer.assert_dense("s", 0).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_raw_entry_needs_a_session_that_exists_and_words_that_are_known() {
     let db = Database::create("raw_malformed").await;
     let clients = Clients::of(&db).await;
@@ -1296,4 +1308,25 @@ async fn a_deleted_session_takes_its_log_and_its_sub_sessions_along() {
     family(&writer).await;
     writer.run("delete from agent_sessions.session").await;
     assert_eq!(left(&db).await, (vec![], 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_chain_of_sub_sessions_goes_at_once() {
+    let db = Database::create("raw_delete_chain").await;
+    let writer = db.writer().await;
+    let chain = "do $$ begin
+        perform agent_sessions.session_create(session_id => '0');
+        for depth in 1..1000 loop
+          perform agent_sessions.session_create(session_id => depth::text, parent_session_id => (depth - 1)::text,
+            items => '[{\"payload\": 1}]');
+        end loop;
+      end $$";
+    for delete in [
+        "delete from agent_sessions.session where session_id = '0'",
+        "select agent_sessions.session_delete(session_id => '0')",
+    ] {
+        writer.run(chain).await;
+        writer.run(delete).await;
+        assert_eq!(left(&db).await, (vec![], 0), "{delete}");
+    }
 }

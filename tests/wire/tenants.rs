@@ -583,3 +583,30 @@ async fn a_parent_is_of_the_same_tenant() {
     assert_eq!(count(&b, children).await, 0);
     assert_eq!(count(&a, "agent_sessions.session_list()").await, 1, "roots only");
 }
+
+/// A backend keeps its plans; what one role may see does not become another role's.
+#[tokio::test(flavor = "multi_thread")]
+async fn plans_made_as_one_role_show_another_no_more() {
+    let db = Database::create("tenants_plans").await;
+    let sid = with_a_session(&in_tenant(&db, "a").await).await;
+    let connection = db.superuser().await;
+    let writer = db.role_name(&Role::Writer);
+    let insert = format!("insert into agent_sessions.session_item (sid, payload) values ({sid}, '1')");
+    for round in 0..8 {
+        connection.run(&format!("reset role; set agent_sessions.tenant = 'a'; {insert}")).await;
+        connection.append("s", "1").await;
+        assert!(connection.verify("s").await.ok);
+        for read in READS {
+            assert!(count(&connection, read).await > 0, "{read}, round {round}");
+        }
+        connection.run(&format!("set agent_sessions.tenant = 'b'; set role {writer}")).await;
+        for read in READS {
+            assert_eq!(count(&connection, read).await, 0, "{read}, round {round}");
+        }
+        assert_sqlstate!(connection.batch_execute(&insert).await, "SE002");
+        for write in WRITES {
+            assert_sqlstate!(connection.batch_execute(write).await, "SE002");
+        }
+    }
+    in_tenant(&db, "a").await.assert_dense("s", 17).await;
+}
