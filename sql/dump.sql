@@ -3,4 +3,5 @@ select pg_catalog.pg_extension_config_dump('agent_sessions.setting', '');
 select pg_catalog.pg_extension_config_dump('agent_sessions.tenant_binding', '');
 select pg_catalog.pg_extension_config_dump('agent_sessions.session', 'ORDER BY sid');
 select pg_catalog.pg_extension_config_dump('agent_sessions.session_sid_seq', '');
+select pg_catalog.pg_extension_config_dump('agent_sessions.lease_fence_seq', '');
 select pg_catalog.pg_extension_config_dump('agent_sessions.session_item', 'ORDER BY sid, position');

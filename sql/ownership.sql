@@ -9,9 +9,11 @@ begin
   execute pg_catalog.format('alter schema agent_sessions owner to %s', owner);
   for object in
     select c.oid::regclass as name, c.relkind from pg_catalog.pg_class c
-    where c.relnamespace = 'agent_sessions'::regnamespace and c.relkind in ('r', 'v')
+    where c.relnamespace = 'agent_sessions'::regnamespace and c.relkind in ('r', 'v', 'S')
+      -- the sequence of an identity column follows its table
+      and not exists (select from pg_catalog.pg_depend d where d.objid = c.oid and d.deptype = 'i')
   loop
-    execute pg_catalog.format('alter %s %s owner to %s', case object.relkind when 'v' then 'view' else 'table' end, object.name, owner);
+    execute pg_catalog.format('alter %s %s owner to %s', case object.relkind when 'v' then 'view' when 'S' then 'sequence' else 'table' end, object.name, owner);
     execute pg_catalog.format('revoke all on %s from public', object.name);
   end loop;
   for object in

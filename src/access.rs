@@ -22,7 +22,8 @@ static REMEMBER: KeptPlan = KeptPlan::new(
 const READER: &[&str] = &[
     "usage on schema agent_sessions",
     "select on agent_sessions.session, agent_sessions.session_item",
-    "select on agent_sessions.session_head, agent_sessions.live_entry, agent_sessions.live_item",
+    "select on agent_sessions.session_head, agent_sessions.live_entry, agent_sessions.live_item, \
+     agent_sessions.lease_status",
     "execute on function agent_sessions.current_tenant, agent_sessions.current_agent, agent_sessions.isolated_agent, \
      agent_sessions.tenant_use, agent_sessions.schema_version, agent_sessions.schema_require",
     "execute on function agent_sessions.page_rows, agent_sessions.list_order, agent_sessions.list_cursor, \
@@ -43,13 +44,19 @@ const WRITER: &[&str] = &[
     "execute on function agent_sessions.session_create, agent_sessions.session_set, agent_sessions.session_delete, \
      agent_sessions.session_append, agent_sessions.session_append_batch, agent_sessions.session_revise, \
      agent_sessions.session_retract, agent_sessions.session_pop",
+    "execute on function agent_sessions.session_claim, agent_sessions.session_claim_next, agent_sessions.session_extend, \
+     agent_sessions.session_release",
 ];
 
-/// The privileges of a level. An auditor reads and verifies; an admin writes too, and will do what retention needs.
+/// What an admin needs besides.
+const ADMIN: &[&str] = &["execute on function agent_sessions.session_break_lease"];
+
+/// The privileges of a level. An auditor reads and verifies; an admin writes too, and may break a lease.
 fn privileges(level: &str) -> Result<Vec<&'static str>, Error> {
     match level {
         "reader" | "auditor" => Ok(READER.to_vec()),
-        "writer" | "admin" => Ok([READER, WRITER].concat()),
+        "writer" => Ok([READER, WRITER].concat()),
+        "admin" => Ok([READER, WRITER, ADMIN].concat()),
         _ => Err(Error::invalid("level", "must be reader, writer, auditor or admin")),
     }
 }

@@ -7,6 +7,7 @@ use agent_sessions_core::word::OnMissing;
 use pgrx::pg_sys::{Datum, INT8OID, TEXTOID};
 
 use crate::address::Address;
+use crate::lease;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
@@ -25,6 +26,15 @@ static LOCK: KeptPlan = KeptPlan::new(
       where s.tenant operator(pg_catalog.=) $1 and s.agent_id operator(pg_catalog.=) $2 \
         and s.session_id operator(pg_catalog.=) $3 and s.deleted_at is null \
       for no key update",
+    &[TEXTOID, TEXTOID, TEXTOID],
+);
+
+static LOCK_UNLESS_HELD: KeptPlan = KeptPlan::new(
+    c"select s.sid, s.active_at, s.lease_digest, s.lease_holder, s.lease_expires_at, s.tenant, s.agent_id \
+      from agent_sessions.session s \
+      where s.tenant operator(pg_catalog.=) $1 and s.agent_id operator(pg_catalog.=) $2 \
+        and s.session_id operator(pg_catalog.=) $3 and s.deleted_at is null \
+      for no key update skip locked",
     &[TEXTOID, TEXTOID, TEXTOID],
 );
 
@@ -98,6 +108,11 @@ impl Head {
         LOCK.run(spi, See::Now, &address.key()).first().and_then(Head::read)
     }
 
+    /// Locks the session unless another transaction holds it.
+    pub fn lock_unless_held(spi: &Spi, address: &Address) -> Option<Head> {
+        LOCK_UNLESS_HELD.run(spi, See::Now, &address.key()).first().and_then(Head::read)
+    }
+
     /// Locks the session that a raw statement names by its key, if the caller may see it.
     pub fn lock_by_key(spi: &Spi, sid: i64) -> Option<Head> {
         LOCK_BY_KEY.run(spi, See::Now, &[Some(Datum::from(sid))]).first().and_then(Head::read)
@@ -115,15 +130,34 @@ impl Head {
         })
     }
 
-    /// SE008 or SE009 unless a write that brings `lease` may pass now.
+    /// SE008 or SE009 unless a write may pass now that brings `lease`, or else an entry in the setting.
     pub fn admit(&self, lease: Option<&str>) -> Result<(), Error> {
+        match lease {
+            Some(lease) => self.held().admits(Some(lease), clock()),
+            None => self.held().admits(lease::brought_for(self.sid).as_deref(), clock()),
+        }
+    }
+
+    pub fn is_leased(&self) -> bool {
+        self.held().is_live(clock())
+    }
+
+    /// Whether there is a lease, live or expired, that was neither released nor broken.
+    pub fn has_lease(&self) -> bool {
+        self.lease_digest.is_some()
+    }
+
+    pub fn is_proven_by(&self, lease: &str) -> bool {
+        self.held().is_proven_by(lease)
+    }
+
+    fn held(&self) -> Held<'_> {
         Held {
             sid: self.sid,
             digest: self.lease_digest.as_ref().map(Digest::as_slice),
             holder: self.lease_holder.as_deref(),
             expires_at: self.lease_expires_at,
         }
-        .admits(lease, clock())
     }
 
     /// Notes that the session is active, at most once in 60 seconds.

@@ -13,6 +13,7 @@ mod head;
 mod identity;
 mod item;
 mod item_rule;
+mod lease;
 mod log;
 mod paging;
 mod postgres;
@@ -56,6 +57,11 @@ export! {
         change::session_revise as "session_revise",
         change::session_retract as "session_retract",
         change::session_pop as "session_pop",
+        lease::session_claim as "session_claim",
+        lease::session_claim_next as "session_claim_next",
+        lease::session_extend as "session_extend",
+        lease::session_release as "session_release",
+        lease::session_break_lease as "session_break_lease",
         verify::session_verify as "session_verify",
         access::access_grant as "access_grant",
         access::access_revoke as "access_revoke",
@@ -89,7 +95,8 @@ pgrx::extension_sql_file!("../sql/session_read.sql", name = "session_read", requ
 pgrx::extension_sql_file!("../sql/item_read.sql", name = "item_read", requires = ["session_read"]);
 pgrx::extension_sql_file!("../sql/session_write.sql", name = "session_write", requires = ["item_read"]);
 pgrx::extension_sql_file!("../sql/item_write.sql", name = "item_write", requires = ["session_write"]);
-pgrx::extension_sql_file!("../sql/access.sql", name = "access", requires = ["item_write"]);
+pgrx::extension_sql_file!("../sql/lease.sql", name = "lease", requires = ["item_write"]);
+pgrx::extension_sql_file!("../sql/access.sql", name = "access", requires = ["lease"]);
 pgrx::extension_sql_file!("../sql/version.sql", name = "version", requires = ["access"]);
 pgrx::extension_sql_file!("../sql/ownership.sql", name = "ownership", requires = ["version"]);
 pgrx::extension_sql_file!("../sql/dump.sql", name = "dump", requires = ["ownership"], finalize);

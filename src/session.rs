@@ -12,6 +12,7 @@ use crate::address::Address;
 use crate::append;
 use crate::draft;
 use crate::head::{Head, sid_of};
+use crate::lease::Given;
 use crate::log::Log;
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::plan::{KeptPlan, See, Spi};
@@ -285,6 +286,7 @@ pub fn session_set(call: &mut Call) -> Returns {
             document.state = Some(Json::from_part(&merged));
         }
     }
+    let _lease = Given::to_triggers(lease);
     let changed = CHANGE.run(
         &spi,
         See::Now,
@@ -350,6 +352,7 @@ pub fn session_delete(call: &mut Call) -> Returns {
     let spi = Spi::connect();
     let Some(head) = Head::lock(&spi, &address, on_missing)? else { return Ok(None) };
     head.admit(lease)?;
+    let _lease = Given::to_triggers(lease);
     DELETE.run(&spi, See::Now, &[Some(Datum::from(head.sid))]);
     Ok(Some(Datum::from(true)))
 }

@@ -1,12 +1,14 @@
 //! The rules of `session`, as triggers: they hold for every statement that writes it.
 
 use agent_sessions_core::error::Error;
+use agent_sessions_core::lease::{Held, check_ttl};
 use agent_sessions_core::{limit, name};
 use pgrx::AnyNumeric;
 use pgrx::FromDatum;
 use pgrx::pg_sys::{Datum, INT8OID};
 
 use crate::identity;
+use crate::lease;
 use crate::postgres::catalog;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
@@ -49,6 +51,9 @@ use column::*;
 
 const CLOSED: &str = "closed";
 
+static NEXT_FENCE: KeptPlan =
+    KeptPlan::new(c"select pg_catalog.nextval('agent_sessions.lease_fence_seq'::pg_catalog.regclass)", &[]);
+
 // FOR KEY SHARE keeps the parent from being deleted before this transaction ends, without waiting for its writers.
 static PARENT: KeptPlan = KeptPlan::new(
     c"select from agent_sessions.session s \
@@ -65,8 +70,15 @@ static BRANCHES: KeptPlan = KeptPlan::new(
 static DELETE_LOG: KeptPlan =
     KeptPlan::new(c"delete from agent_sessions.session_item where sid operator(pg_catalog.=) $1", &[INT8OID]);
 
-static DELETE_CHILDREN: KeptPlan =
-    KeptPlan::new(c"delete from agent_sessions.session where parent_sid operator(pg_catalog.=) $1", &[INT8OID]);
+// All generations at once, so that the triggers of the deleted find none left: a level of nesting each would end at 54001.
+static DELETE_DESCENDANTS: KeptPlan = KeptPlan::new(
+    c"with recursive below (sid) as ( \
+        select s.sid from agent_sessions.session s where s.parent_sid operator(pg_catalog.=) $1 \
+        union all \
+        select s.sid from agent_sessions.session s join below b on s.parent_sid operator(pg_catalog.=) b.sid) \
+      delete from agent_sessions.session d using below b where d.sid operator(pg_catalog.=) b.sid",
+    &[INT8OID],
+);
 
 /// Fills in what the engine sets. A full row of the owner's, as a restore brings it, keeps all but its lease.
 pub fn on_session_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
@@ -189,6 +201,7 @@ pub fn on_session_update<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     let usage_changed = [INPUT_TOKENS, OUTPUT_TOKENS, EXPIRES_AT].iter().any(|&c| !new.same_word(&old, c))
         || !new.same_bytes(&old, COST);
     if document_changed || usage_changed {
+        admit(&old)?;
         check_labels(&new)?;
         check_document(&new)?;
         new.set_int8(UPDATED_AT, now);
@@ -200,29 +213,59 @@ pub fn on_session_update<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     } else if after != before + 1 {
         return Err(Error::RevisionConflict { expected: after.saturating_sub(1), actual: before });
     }
+    change_lease(&old, &mut new)?;
     Ok((Some(new), Decision::Write))
+}
+
+/// What the row says of its lease.
+fn held<'a>(row: &Tuple<'a>) -> Held<'a> {
+    Held {
+        sid: row.int8(SID).unwrap_or_default(),
+        digest: row.bytes(LEASE_DIGEST),
+        holder: row.text(LEASE_HOLDER),
+        expires_at: row.int8(LEASE_EXPIRES_AT),
+    }
+}
+
+/// SE008 or SE009 unless the caller brings the lease of the row, if one is live.
+fn admit(row: &Tuple) -> Result<(), Error> {
+    let held = held(row);
+    held.admits(lease::brought_for(held.sid).as_deref(), clock())
+}
+
+/// A new lease is only taken when none is live (SE009), for at most 24 hours, and gets the next fence. Ending one keeps it.
+fn change_lease(old: &Tuple, new: &mut Tuple) -> Result<(), Error> {
+    let claimed = !new.same_bytes(old, LEASE_DIGEST) && new.datum(LEASE_DIGEST).is_some();
+    new.set_int8(LEASE_FENCE, old.int8(LEASE_FENCE).unwrap_or_default());
+    if new.same_bytes(old, LEASE_DIGEST) && new.same_word(old, LEASE_EXPIRES_AT) {
+        return Ok(());
+    }
+    if new.datum(LEASE_DIGEST).is_none() {
+        new.clear(LEASE_HOLDER);
+        return Ok(());
+    }
+    check_ttl(new.int8(LEASE_EXPIRES_AT).map(|expires_at| expires_at.saturating_sub(clock())))?;
+    if claimed {
+        admit(old)?;
+        let spi = Spi::connect();
+        let _owner = AsOwner::switch();
+        let drawn = NEXT_FENCE.run(&spi, See::Now, &[]).first().and_then(|row| row.int8(0)).unwrap_or_default();
+        // A restored or rolled-back sequence may be behind the row.
+        new.set_int8(LEASE_FENCE, drawn.max(old.int8(LEASE_FENCE).unwrap_or_default() + 1));
+    }
+    Ok(())
 }
 
 /// SE014 for what makes the session what it is, and for what only the engine sets.
 fn check_identity(old: &Tuple, new: &Tuple) -> Result<(), Error> {
-    let texts = [TENANT, AGENT_ID, SESSION_ID, LEASE_DIGEST, LEASE_HOLDER, BASE_DIGEST];
-    let words = [
-        SID,
-        PARENT_SID,
-        BRANCHED_FROM,
-        FORK_POSITION,
-        CREATED_AT,
-        LEASE_FENCE,
-        LEASE_EXPIRES_AT,
-        BASE_POSITION,
-        DELETED_AT,
-    ];
+    let texts = [TENANT, AGENT_ID, SESSION_ID, BASE_DIGEST];
+    let words = [SID, PARENT_SID, BRANCHED_FROM, FORK_POSITION, CREATED_AT, BASE_POSITION, DELETED_AT];
     if texts.iter().any(|&column| !new.same_bytes(old, column))
         || words.iter().any(|&column| !new.same_word(old, column))
     {
         return Err(Error::AppendOnly {
             object: "session",
-            reason: "identity, creation, lineage, lease and base are not changed by UPDATE",
+            reason: "identity, creation, lineage and base are not changed by UPDATE",
         });
     }
     Ok(())
@@ -231,6 +274,7 @@ fn check_identity(old: &Tuple, new: &Tuple) -> Result<(), Error> {
 /// What a session leaves behind goes with it, whoever owns it: its log and its sub-sessions. SE022 if branches need the log.
 pub fn on_session_delete<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     let row = trigger.row();
+    admit(&row)?;
     let spi = Spi::connect();
     let _owner = AsOwner::switch();
     let sid = [row.datum(SID)];
@@ -239,6 +283,6 @@ pub fn on_session_delete<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
         return Err(Error::HasBranches { session_id: row.text(SESSION_ID).unwrap_or_default().to_owned() });
     }
     DELETE_LOG.run(&spi, See::Latest, &sid);
-    DELETE_CHILDREN.run(&spi, See::Latest, &sid);
+    DELETE_DESCENDANTS.run(&spi, See::Latest, &sid);
     Ok((None, Decision::Skip))
 }

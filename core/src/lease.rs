@@ -5,7 +5,36 @@
 
 use sha2::{Digest as _, Sha256};
 
+use crate::digest::{Digest, hex};
 use crate::error::Error;
+
+/// The longest time to live, in microseconds: 24 hours.
+pub const LONGEST_TTL: i64 = 24 * 3_600 * 1_000_000;
+
+/// A new lease of a session: the text for its holder, and the digest that the session keeps. `nonce` is random.
+pub fn issue(sid: i64, nonce: [u8; 16]) -> (String, Digest) {
+    let nonce = hex(&nonce);
+    let digest = Sha256::digest(nonce.as_bytes()).into();
+    (format!("{sid}:{nonce}"), digest)
+}
+
+/// The entry for a session in a list of leases, as the setting `agent_sessions.lease` holds it, separated by commas or spaces.
+pub fn entry_for(list: &str, sid: i64) -> Option<&str> {
+    list.split([',', ' ']).find(|lease| named(lease) == Some(sid))
+}
+
+/// The session that a lease is for.
+fn named(lease: &str) -> Option<i64> {
+    lease.split_once(':').and_then(|(sid, _)| sid.parse().ok())
+}
+
+/// SE001 unless a time to live, in microseconds, is more than nothing and at most 24 hours.
+pub fn check_ttl(ttl: Option<i64>) -> Result<i64, Error> {
+    match ttl {
+        Some(ttl) if ttl > 0 && ttl <= LONGEST_TTL => Ok(ttl),
+        _ => Err(Error::invalid("ttl", "must be given, more than nothing and at most 24 hours")),
+    }
+}
 
 /// What a session's row says of its lease.
 #[derive(Clone, Copy, Debug)]
@@ -18,14 +47,15 @@ pub struct Held<'a> {
 }
 
 impl Held<'_> {
-    fn is_live(&self, now: i64) -> bool {
+    pub fn is_live(&self, now: i64) -> bool {
         self.digest.is_some() && self.expires_at.is_some_and(|expires_at| expires_at > now)
     }
 
-    fn is_proven_by(&self, lease: &str) -> bool {
-        lease.split_once(':').is_some_and(|(sid, nonce)| {
-            sid.parse() == Ok(self.sid) && self.digest == Some(Sha256::digest(nonce.as_bytes()).as_slice())
-        })
+    /// Whether `lease` is the one that was claimed last, live or expired.
+    pub fn is_proven_by(&self, lease: &str) -> bool {
+        named(lease) == Some(self.sid)
+            && lease.split_once(':').map(|(_, nonce)| Sha256::digest(nonce.as_bytes())).as_ref().map(|d| d.as_slice())
+                == self.digest
     }
 
     /// Ok if a write that brings `lease` may pass at `now`, the server's clock read after the session was locked.
@@ -43,6 +73,34 @@ impl Held<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_issued_lease_proves_itself_and_no_other_session() {
+        let (lease, digest) = issue(7, [0xA5; 16]);
+        let held = |sid| Held { sid, digest: Some(&digest), holder: None, expires_at: Some(1) };
+        assert!(held(7).is_proven_by(&lease));
+        assert!(!held(8).is_proven_by(&lease));
+        assert!(!held(7).is_proven_by(&lease.replace('a', "b")));
+        assert!(!lease.contains(&hex(&digest)));
+    }
+
+    #[test]
+    fn a_list_holds_one_lease_for_each_session() {
+        for list in ["7:a,8:b", "7:a 8:b", " 7:a, 8:b,", "x,7:a,:,8:b"] {
+            assert_eq!(entry_for(list, 8), Some("8:b"), "{list}");
+            assert_eq!(entry_for(list, 9), None);
+        }
+        assert_eq!(entry_for("", 7), None);
+    }
+
+    #[test]
+    fn a_time_to_live_has_bounds() {
+        assert_eq!(check_ttl(Some(1)), Ok(1));
+        assert_eq!(check_ttl(Some(LONGEST_TTL)), Ok(LONGEST_TTL));
+        for ttl in [None, Some(0), Some(-1), Some(LONGEST_TTL + 1)] {
+            assert_eq!(check_ttl(ttl).unwrap_err().code(), "SE001");
+        }
+    }
 
     fn code(held: Held, lease: Option<&str>, now: i64) -> Result<(), &'static str> {
         held.admits(lease, now).map_err(|error| error.code())

@@ -50,6 +50,14 @@ impl<'a> Call<'a> {
         self.datum().map(|datum| datum.value() as i32)
     }
 
+    /// An interval as microseconds, a day as 24 hours; `None` if it is NULL, holds months, or does not fit.
+    pub fn microseconds(&mut self) -> Option<i64> {
+        // SAFETY: declared as interval, which is a pointer to this struct.
+        let interval = self.datum().map(|datum| unsafe { *datum.cast_mut_ptr::<pg_sys::Interval>() })?;
+        let days = i64::from(interval.day).checked_mul(86_400_000_000)?;
+        if interval.month == 0 { interval.time.checked_add(days) } else { None }
+    }
+
     pub fn bool(&mut self) -> Option<bool> {
         self.datum().map(|datum| datum.value() & 0xFF != 0)
     }

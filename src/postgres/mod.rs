@@ -13,3 +13,4 @@ pub mod rows;
 pub mod setting;
 pub mod trigger;
 pub mod value;
+pub mod wait;

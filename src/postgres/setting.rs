@@ -7,6 +7,7 @@ use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum, pg_sy
 
 static TENANT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 static AGENT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+static LEASE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 static ISOLATION: GucSetting<Isolation> = GucSetting::<Isolation>::new(Isolation::Shared);
 static MAX_PAYLOAD: GucSetting<i32> = GucSetting::<i32>::new(limit::DEFAULT_PAYLOAD_BYTES as i32);
 
@@ -34,6 +35,14 @@ pub fn define() {
         c"The agent that is meant where a function's agent_id is left out.",
         c"",
         &AGENT,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_string_guc(
+        c"agent_sessions.lease",
+        c"The leases under which raw SQL writes: a list, separated by commas.",
+        c"An entry for the session that is written must be its live lease.",
+        &LEASE,
         GucContext::Userset,
         GucFlags::default(),
     );
@@ -70,6 +79,10 @@ pub fn agent() -> String {
     text(&AGENT)
 }
 
+pub fn leases() -> String {
+    text(&LEASE)
+}
+
 pub fn isolation() -> Isolation {
     ISOLATION.get()
 }
@@ -80,12 +93,23 @@ pub fn max_payload_bytes() -> usize {
 
 /// Sets the tenant until the transaction ends.
 pub fn use_tenant(tenant: &str) {
-    let tenant = CString::new(tenant).expect("a text of PostgreSQL holds no NUL");
+    set_local(TENANT_NAME, &CString::new(tenant).expect("a text of PostgreSQL holds no NUL"));
+}
+
+/// Makes the transaction's commit wait until it is on disk, if the client has turned that off.
+pub fn commit_durably() {
+    // SAFETY: reads a variable of the backend.
+    if unsafe { pg_sys::synchronous_commit } == pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as i32 {
+        set_local(c"synchronous_commit", c"local");
+    }
+}
+
+fn set_local(name: &CStr, value: &CStr) {
     // SAFETY: both texts outlive the call, which copies them.
     unsafe {
         pg_sys::set_config_option(
-            TENANT_NAME.as_ptr(),
-            tenant.as_ptr(),
+            name.as_ptr(),
+            value.as_ptr(),
             pg_sys::GucContext::PGC_USERSET,
             pg_sys::GucSource::PGC_S_SESSION,
             pg_sys::GucAction::GUC_ACTION_LOCAL,
