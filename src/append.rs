@@ -165,7 +165,7 @@ pub fn append(log: &Log, items: &[Item], expected: Option<i64>, lease: Option<&s
         log.head.admit(lease)?;
         log.expect(expected)?;
     }
-    let written = log.write(&drafts);
+    let written = log.write(&drafts, lease);
     for placed in &mut placed {
         placed.digest = placed.content.map_or(placed.digest, |draft| written[draft].digest);
         placed.created_at = placed.first.map_or(placed.created_at, |draft| written[draft].created_at);

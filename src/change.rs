@@ -64,7 +64,7 @@ pub fn session_revise(call: &mut Call) -> Returns {
     }
     log.head.admit(lease)?;
     log.expect(expected_position)?;
-    let written = log.write(&[Draft::revise(item.position, payload, attrs.or(item.attrs))]);
+    let written = log.write(&[Draft::revise(item.position, payload, attrs.or(item.attrs))], lease);
     Ok(written.first().map(|written| Datum::from(written.position)))
 }
 
@@ -102,7 +102,7 @@ pub fn session_retract(call: &mut Call) -> Returns {
     if !drafts.is_empty() {
         log.head.admit(lease)?;
         log.expect(expected_position)?;
-        log.write(&drafts);
+        log.write(&drafts, lease);
     }
     Ok(Some(Datum::from(removed)))
 }
@@ -176,7 +176,7 @@ pub fn session_pop(call: &mut Call) -> Returns {
     {
         log.head.admit(lease)?;
         set.put(&row.datums());
-        log.write(&[Draft::retract(position)]);
+        log.write(&[Draft::retract(position)], lease);
     }
     Ok(None)
 }

@@ -10,6 +10,7 @@ use crate::address::Address;
 use crate::draft::Draft;
 use crate::handoff::{Handoff, Offer};
 use crate::head::Head;
+use crate::lease::Given;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::raise;
 use crate::postgres::value::{Element, array, text_datum};
@@ -95,11 +96,12 @@ impl<'s> Log<'s> {
         }
     }
 
-    /// Writes the drafts at the next positions, all in one statement.
-    pub fn write(&self, drafts: &[Draft]) -> Vec<Written> {
+    /// Writes the drafts at the next positions, all in one statement, under the lease that was admitted.
+    pub fn write(&self, drafts: &[Draft], lease: Option<&str>) -> Vec<Written> {
         if drafts.is_empty() {
             return Vec::new();
         }
+        let _lease = Given::to_triggers(lease);
         let offer = Offer::make(Handoff {
             sid: self.sid(),
             tenant: self.head.tenant.clone(),
