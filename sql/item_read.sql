@@ -25,7 +25,8 @@ select
   i.created_at,
   case when newest.position is null then i.digest else newest.digest end as digest,
   newest.position as revised_at_position,
-  i.op = 'open' and newest.position is null as open
+  i.op = 'open' and newest.position is null as open,
+  i.target as kept_from
 from agent_sessions.session_item i
 left join lateral (
   select c.position, c.op, c.payload, c.attrs, c.digest
@@ -196,6 +197,46 @@ begin atomic
 end;
 comment on function agent_sessions.session_history(text, bigint, bigint, integer, boolean, text[], text[], text[], jsonb, text, text) is
   'The live items in the order of the log. after, before: positions, themselves excluded. max_rows: all when NULL. kinds, tags, item_ids: any of these; attrs: contained. No rows for a session that does not exist; SE001 for a negative max_rows';
+
+create function agent_sessions.session_context(
+  session_id text,
+  max_rows integer default null,
+  agent_id text default null,
+  tenant text default null
+) returns setof agent_sessions.item_row
+language sql stable parallel safe
+begin atomic
+  with log as materialized (
+    select l.sid from agent_sessions.log_of(session_context.session_id, session_context.agent_id, session_context.tenant) l
+  ),
+  summary as materialized (
+    select e.position, e.op, e.kind, e.item_id, e.tag, e.author, e.payload, e.attrs, e.created_at, e.digest,
+      e.revised_at_position, e.open, e.kept_from
+    from agent_sessions.live_entry e
+    where e.sid = (select log.sid from log) and e.kept_from is not null
+    order by e.position desc
+    limit 1
+  )
+  select s.position, s.op, s.kind, s.item_id, s.tag, s.author, s.payload, s.attrs, s.created_at, s.digest,
+    s.revised_at_position, s.open, null::text
+  from summary s
+  union all
+  (select t.position, t.op, t.kind, t.item_id, t.tag, t.author, t.payload, t.attrs, t.created_at, t.digest,
+     t.revised_at_position, t.open, null::text
+   from (
+     select e.position, e.op, e.kind, e.item_id, e.tag, e.author, e.payload, e.attrs, e.created_at, e.digest,
+       e.revised_at_position, e.open
+     from agent_sessions.live_entry e
+     where e.sid = (select log.sid from log)
+       and e.position >= (select coalesce((select s.kept_from from summary s), 0))
+       and e.kept_from is null
+     order by e.position desc
+     limit agent_sessions.page_rows(session_context.max_rows, null)
+   ) t
+   order by t.position);
+end;
+comment on function agent_sessions.session_context(text, integer, text, text) is
+  'What the agent has to be shown: the newest live summary, if there is one, then the live items from its kept_from on, or the whole history, without older summaries. max_rows: only so many of these items, the newest; all when NULL. No rows for a session that does not exist; SE001 for a negative max_rows';
 
 create function agent_sessions.session_log(
   session_id text,

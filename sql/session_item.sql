@@ -49,6 +49,7 @@ create unique index session_item_id_key on agent_sessions.session_item (item_id,
 create index session_item_target_idx on agent_sessions.session_item (sid, target, position) where target is not null;
 create index session_item_tag_idx on agent_sessions.session_item (sid, tag, position) where tag is not null;
 create index session_item_cut_idx on agent_sessions.session_item (sid, position) where op = 'retract_from';
+create index session_item_summary_idx on agent_sessions.session_item (sid, position) where target is not null and op in ('append', 'open');
 
 comment on table agent_sessions.session_item is 'The logs: one row per entry, in the order of position, never updated by a later entry';
 comment on column agent_sessions.session_item.sid is 'The session''s internal key';
@@ -69,3 +70,4 @@ comment on column agent_sessions.session_item.digest is 'SHA-256 of the previous
 comment on column agent_sessions.session_item.created_at is 'When the entry was written, by the server''s clock';
 
 comment on index agent_sessions.session_item_cut_idx is 'The few entries that retract a range, which every reader of a changed log has to know';
+comment on index agent_sessions.session_item_summary_idx is 'The few items that are summaries, of which session_context takes the newest';

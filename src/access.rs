@@ -29,7 +29,8 @@ const READER: &[&str] = &[
     "execute on function agent_sessions.page_rows, agent_sessions.list_order, agent_sessions.list_cursor, \
      agent_sessions.cursor_at, agent_sessions.cursor_sid, agent_sessions.session_matching, agent_sessions.sids_named, agent_sessions.log_of",
     "execute on function agent_sessions.session_get, agent_sessions.session_list, agent_sessions.session_history, \
-     agent_sessions.session_log, agent_sessions.session_stats, agent_sessions.session_verify",
+     agent_sessions.session_context, agent_sessions.session_log, agent_sessions.session_stats, \
+     agent_sessions.session_verify",
 ];
 
 /// What a writer needs besides: columns that are a client's to give. With table-wide privileges, raw SQL could hide

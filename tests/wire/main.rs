@@ -3,6 +3,7 @@
 mod bad_input;
 mod compare_and_set;
 mod concurrency;
+mod context;
 mod digests;
 mod documentation;
 mod drivers;
