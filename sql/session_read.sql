@@ -147,7 +147,8 @@ begin atomic
        session_list.status, session_list.metadata, session_list.title, session_list.roots_only) m
      where (select agent_sessions.list_order(session_list.order_by) = 'activity'
          and session_list.owner is not null and session_list.parent_session_id is null and session_list.branched_from is null)
-       and m.owner = session_list.owner
+       -- a column of a function's table has the default collation, which the index has not
+       and m.owner collate "C" = session_list.owner
        and (m.active_at, m.sid)
          < (agent_sessions.cursor_at(session_list.order_by, session_list.after),
            agent_sessions.cursor_sid(session_list.order_by, session_list.after))
@@ -159,36 +160,46 @@ begin atomic
        session_list.status, session_list.metadata, session_list.title, session_list.roots_only) m
      where (select agent_sessions.list_order(session_list.order_by) = 'activity'
          and session_list.owner is null and session_list.agent_id is not null and session_list.parent_session_id is null and session_list.branched_from is null)
-       and m.agent_id = session_list.agent_id
+       and m.agent_id collate "C" = session_list.agent_id
        and (m.active_at, m.sid)
          < (agent_sessions.cursor_at(session_list.order_by, session_list.after),
            agent_sessions.cursor_sid(session_list.order_by, session_list.after))
      order by m.active_at desc, m.sid desc
      limit agent_sessions.page_rows(session_list.max_rows, 100))
     union all
-    -- the sub-sessions or branches of one session: few, found through it
-    (select m.sid, case agent_sessions.list_order(session_list.order_by) when 'created' then m.created_at else m.active_at end
-     from agent_sessions.session_matching(session_list.tenant, session_list.agent_id, session_list.owner, session_list.origin,
-       session_list.status, session_list.metadata, session_list.title, false) m
+    -- the sub-sessions or branches of one session: few, and OFFSET has them found through it before they are put in order
+    (select w.sid, w.at
+     from (
+       select m.sid, m.branched_from,
+         case agent_sessions.list_order(session_list.order_by) when 'created' then m.created_at else m.active_at end as at
+       from agent_sessions.session_matching(session_list.tenant, session_list.agent_id, session_list.owner, session_list.origin,
+         session_list.status, session_list.metadata, session_list.title, false) m
+       where m.parent_sid = any (array(select n from agent_sessions.sids_named(session_list.parent_session_id, session_list.tenant) n))
+       offset 0
+     ) w
      where (select session_list.parent_session_id is not null)
-       and m.parent_sid = any (array(select n from agent_sessions.sids_named(session_list.parent_session_id, session_list.tenant) n))
-       and (session_list.branched_from is null or m.branched_from = any (
+       and (session_list.branched_from is null or w.branched_from = any (
          array(select n from agent_sessions.sids_named(session_list.branched_from, session_list.tenant) n)))
-       and (case agent_sessions.list_order(session_list.order_by) when 'created' then m.created_at else m.active_at end, m.sid)
+       and (w.at, w.sid)
          < (agent_sessions.cursor_at(session_list.order_by, session_list.after),
            agent_sessions.cursor_sid(session_list.order_by, session_list.after))
-     order by 2 desc, 1 desc
+     order by w.at desc, w.sid desc
      limit agent_sessions.page_rows(session_list.max_rows, 100))
     union all
-    (select m.sid, case agent_sessions.list_order(session_list.order_by) when 'created' then m.created_at else m.active_at end
-     from agent_sessions.session_matching(session_list.tenant, session_list.agent_id, session_list.owner, session_list.origin,
-       session_list.status, session_list.metadata, session_list.title, session_list.roots_only) m
+    (select w.sid, w.at
+     from (
+       select m.sid, m.branched_from,
+         case agent_sessions.list_order(session_list.order_by) when 'created' then m.created_at else m.active_at end as at
+       from agent_sessions.session_matching(session_list.tenant, session_list.agent_id, session_list.owner, session_list.origin,
+         session_list.status, session_list.metadata, session_list.title, session_list.roots_only) m
+       where m.branched_from = any (array(select n from agent_sessions.sids_named(session_list.branched_from, session_list.tenant) n))
+       offset 0
+     ) w
      where (select session_list.branched_from is not null and session_list.parent_session_id is null)
-       and m.branched_from = any (array(select n from agent_sessions.sids_named(session_list.branched_from, session_list.tenant) n))
-       and (case agent_sessions.list_order(session_list.order_by) when 'created' then m.created_at else m.active_at end, m.sid)
+       and (w.at, w.sid)
          < (agent_sessions.cursor_at(session_list.order_by, session_list.after),
            agent_sessions.cursor_sid(session_list.order_by, session_list.after))
-     order by 2 desc, 1 desc
+     order by w.at desc, w.sid desc
      limit agent_sessions.page_rows(session_list.max_rows, 100))
   )
   select
