@@ -173,7 +173,7 @@ async fn assert_typed_calls(writer: &Connection, of: &Declared) {
 
     let kinds = vec!["event"];
     let parameters: &[&(dyn ToSql + Sync)] =
-        &[&session, &whole(0, integer), &whole(1, &of.small), &true, &kinds, &sent(r#"{"k":1}"#)];
+        &[&session, &whole(0, integer), &whole(1, &history.params()[2]), &true, &kinds, &sent(r#"{"k":1}"#)];
     let rows = writer.query(&history, parameters).await.unwrap_or_else(|error| panic!("{}: {error:?}", of.name));
     let payloads: Vec<String> = rows.iter().map(|row| row.get(0)).collect();
     assert_eq!(payloads, [payload], "{}", of.name);

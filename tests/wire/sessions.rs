@@ -377,8 +377,9 @@ async fn pages_join_over_equal_times() {
         }
         let times = format!(
             "select array_agg(at order by place) = array_agg(at order by at desc) from (
-                select row_number() over () as place, {} as at
-                from agent_sessions.session_list(order_by => '{order}', max_rows => 1000, roots_only => false) l
+                select l.ordinality as place, {} as at
+                from agent_sessions.session_list(order_by => '{order}', max_rows => 1000, roots_only => false)
+                  with ordinality l
                 join agent_sessions.session s using (session_id, agent_id)) listed",
             if order == "created" { "s.created_at" } else { "s.active_at" }
         );
