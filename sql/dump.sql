@@ -5,3 +5,4 @@ select pg_catalog.pg_extension_config_dump('agent_sessions.session', 'ORDER BY s
 select pg_catalog.pg_extension_config_dump('agent_sessions.session_sid_seq', '');
 select pg_catalog.pg_extension_config_dump('agent_sessions.lease_fence_seq', '');
 select pg_catalog.pg_extension_config_dump('agent_sessions.session_item', 'ORDER BY sid, position');
+select pg_catalog.pg_extension_config_dump('agent_sessions.session_delta', 'ORDER BY sid, target, chunk_no');

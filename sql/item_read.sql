@@ -26,7 +26,10 @@ select
   case when newest.position is null then i.digest else newest.digest end as digest,
   newest.position as revised_at_position,
   i.op = 'open' and newest.position is null as open,
-  i.target as kept_from
+  i.target as kept_from,
+  case when i.op = 'open' and newest.position is null then (
+    select string_agg(d.chunk, '' order by d.chunk_no) from agent_sessions.session_delta d
+    where d.sid = i.sid and d.target = i.position) end as delta_text
 from agent_sessions.session_item i
 left join lateral (
   select c.position, c.op, c.payload, c.attrs, c.digest
@@ -48,7 +51,7 @@ comment on view agent_sessions.live_entry is 'Internal: the live items of every 
 create view agent_sessions.live_item with (security_invoker = true) as
 select
   s.session_id, s.agent_id, s.owner, e.position, e.op, e.kind, e.item_id, e.tag, e.author, e.payload, e.attrs,
-  e.created_at, e.digest, e.revised_at_position, e.open
+  e.created_at, e.digest, e.revised_at_position, e.open, e.delta_text
 from agent_sessions.session s
 join agent_sessions.live_entry e on e.sid = s.sid
 where s.tenant = (select agent_sessions.current_tenant()) and s.deleted_at is null;
@@ -96,7 +99,10 @@ begin atomic
   )
   -- nothing in the log is about an earlier entry
   (select i.position, i.op, i.kind, i.item_id, i.tag, i.author, i.payload, i.attrs, i.created_at, i.digest,
-     null::bigint, i.op = 'open', null::text
+     null::bigint, i.op = 'open',
+     case when i.op = 'open' then (
+       select string_agg(d.chunk, '' order by d.chunk_no) from agent_sessions.session_delta d
+       where d.sid = i.sid and d.target = i.position) end
    from agent_sessions.session_item i
    where (select session_history.newest_first is not true) and session_history.tags is null and session_history.item_ids is null
      and not (select log.changed from log)
@@ -109,7 +115,10 @@ begin atomic
    limit agent_sessions.page_rows(session_history.max_rows, null))
   union all
   (select i.position, i.op, i.kind, i.item_id, i.tag, i.author, i.payload, i.attrs, i.created_at, i.digest,
-     null::bigint, i.op = 'open', null::text
+     null::bigint, i.op = 'open',
+     case when i.op = 'open' then (
+       select string_agg(d.chunk, '' order by d.chunk_no) from agent_sessions.session_delta d
+       where d.sid = i.sid and d.target = i.position) end
    from agent_sessions.session_item i
    where (select session_history.newest_first) and session_history.tags is null and session_history.item_ids is null
      and not (select log.changed from log)
@@ -122,7 +131,7 @@ begin atomic
    limit agent_sessions.page_rows(session_history.max_rows, null))
   union all
   (select e.position, e.op, e.kind, e.item_id, e.tag, e.author, e.payload, e.attrs, e.created_at, e.digest,
-     e.revised_at_position, e.open, null::text
+     e.revised_at_position, e.open, e.delta_text
    from agent_sessions.live_entry e
    where (select session_history.newest_first is not true) and session_history.tags is null and session_history.item_ids is null
      and (select log.changed from log)
@@ -134,7 +143,7 @@ begin atomic
    limit agent_sessions.page_rows(session_history.max_rows, null))
   union all
   (select e.position, e.op, e.kind, e.item_id, e.tag, e.author, e.payload, e.attrs, e.created_at, e.digest,
-     e.revised_at_position, e.open, null::text
+     e.revised_at_position, e.open, e.delta_text
    from agent_sessions.live_entry e
    where (select session_history.newest_first) and session_history.tags is null and session_history.item_ids is null
      and (select log.changed from log)
@@ -147,11 +156,11 @@ begin atomic
   union all
   -- a page of each tag, then the page of them all
   (select e.position, e.op, e.kind, e.item_id, e.tag, e.author, e.payload, e.attrs, e.created_at, e.digest,
-     e.revised_at_position, e.open, null::text
+     e.revised_at_position, e.open, e.delta_text
    from (select distinct u.tag from unnest(session_history.tags) u (tag)) wanted
    cross join lateral (
      select t.position, t.op, t.kind, t.item_id, t.tag, t.author, t.payload, t.attrs, t.created_at, t.digest,
-       t.revised_at_position, t.open
+       t.revised_at_position, t.open, t.delta_text
      from agent_sessions.live_entry t
      where t.sid = (select log.sid from log) and t.tag = wanted.tag
        and t.position > (select greatest(session_history.after, -1)) and t.position < (select least(session_history.before, 9223372036854775807))
@@ -165,11 +174,11 @@ begin atomic
    limit agent_sessions.page_rows(session_history.max_rows, null))
   union all
   (select e.position, e.op, e.kind, e.item_id, e.tag, e.author, e.payload, e.attrs, e.created_at, e.digest,
-     e.revised_at_position, e.open, null::text
+     e.revised_at_position, e.open, e.delta_text
    from (select distinct u.tag from unnest(session_history.tags) u (tag)) wanted
    cross join lateral (
      select t.position, t.op, t.kind, t.item_id, t.tag, t.author, t.payload, t.attrs, t.created_at, t.digest,
-       t.revised_at_position, t.open
+       t.revised_at_position, t.open, t.delta_text
      from agent_sessions.live_entry t
      where t.sid = (select log.sid from log) and t.tag = wanted.tag
        and t.position > (select greatest(session_history.after, -1)) and t.position < (select least(session_history.before, 9223372036854775807))
@@ -184,7 +193,7 @@ begin atomic
   union all
   -- at most as many as ids were given
   (select e.position, e.op, e.kind, e.item_id, e.tag, e.author, e.payload, e.attrs, e.created_at, e.digest,
-     e.revised_at_position, e.open, null::text
+     e.revised_at_position, e.open, e.delta_text
    from agent_sessions.live_entry e
    where e.sid = (select log.sid from log)
      and e.item_id = any (session_history.item_ids)
@@ -211,21 +220,21 @@ begin atomic
   ),
   summary as materialized (
     select e.position, e.op, e.kind, e.item_id, e.tag, e.author, e.payload, e.attrs, e.created_at, e.digest,
-      e.revised_at_position, e.open, e.kept_from
+      e.revised_at_position, e.open, e.delta_text, e.kept_from
     from agent_sessions.live_entry e
     where e.sid = (select log.sid from log) and e.kept_from is not null
     order by e.position desc
     limit 1
   )
   select s.position, s.op, s.kind, s.item_id, s.tag, s.author, s.payload, s.attrs, s.created_at, s.digest,
-    s.revised_at_position, s.open, null::text
+    s.revised_at_position, s.open, s.delta_text
   from summary s
   union all
   (select t.position, t.op, t.kind, t.item_id, t.tag, t.author, t.payload, t.attrs, t.created_at, t.digest,
-     t.revised_at_position, t.open, null::text
+     t.revised_at_position, t.open, t.delta_text
    from (
      select e.position, e.op, e.kind, e.item_id, e.tag, e.author, e.payload, e.attrs, e.created_at, e.digest,
-       e.revised_at_position, e.open
+       e.revised_at_position, e.open, e.delta_text
      from agent_sessions.live_entry e
      where e.sid = (select log.sid from log)
        and e.position >= (select coalesce((select s.kept_from from summary s), 0))

@@ -68,3 +68,16 @@ create function agent_sessions.session_pop(
 language c volatile parallel unsafe rows 1 as 'MODULE_PATHNAME', 'agent_sessions_session_pop';
 comment on function agent_sessions.session_pop(text, text, text) is
   'Retracts the newest live item and returns it; no row when there is none, or no session. SE008, SE009, 40001';
+
+create function agent_sessions.session_delta(
+  session_id text,
+  target bigint,
+  chunk_no integer,
+  chunk text,
+  durable boolean default true,
+  agent_id text default null,
+  lease text default null
+) returns integer
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'agent_sessions_session_delta';
+comment on function agent_sessions.session_delta(text, bigint, integer, text, boolean, text, text) is
+  'Adds a chunk to the text of the open item at target, and returns how many there are. chunk_no: how many came before; the last one again is accepted, anything else is SE013. durable: false lets the transaction commit without waiting for the disk, if it writes nothing else. SE001, SE002, SE008, SE009, SE011, SE018, 40001';

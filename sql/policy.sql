@@ -17,3 +17,11 @@ using (
   and ((select agent_sessions.isolated_agent()) is null or agent_id = (select agent_sessions.isolated_agent()))
 );
 comment on policy visible on agent_sessions.session_item is 'The current tenant''s entries; under isolation, the current agent''s';
+
+alter table agent_sessions.session_delta enable row level security;
+create policy visible on agent_sessions.session_delta
+using (
+  tenant = (select agent_sessions.current_tenant())
+  and ((select agent_sessions.isolated_agent()) is null or agent_id = (select agent_sessions.isolated_agent()))
+);
+comment on policy visible on agent_sessions.session_delta is 'The current tenant''s chunks; under isolation, the current agent''s';

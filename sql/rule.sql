@@ -20,6 +20,18 @@ create function agent_sessions.on_item_change() returns trigger
 language c as 'MODULE_PATHNAME', 'agent_sessions_on_item_change';
 comment on function agent_sessions.on_item_change() is 'Refuses to change or remove an entry (SE014), unless its session is gone or its position is below the base';
 
+create function agent_sessions.on_item_closed() returns trigger
+language c as 'MODULE_PATHNAME', 'agent_sessions_on_item_closed';
+comment on function agent_sessions.on_item_closed() is 'Drops the chunks of an open item that an entry closes or retracts';
+
+create function agent_sessions.on_delta_insert() returns trigger
+language c as 'MODULE_PATHNAME', 'agent_sessions_on_delta_insert';
+comment on function agent_sessions.on_delta_insert() is 'Takes the next chunk of an open item (SE011, SE013), or the same one again, which it passes over';
+
+create function agent_sessions.on_delta_update() returns trigger
+language c as 'MODULE_PATHNAME', 'agent_sessions_on_delta_update';
+comment on function agent_sessions.on_delta_update() is 'Refuses to change a chunk (SE014)';
+
 create function agent_sessions.on_truncate() returns trigger
 language c as 'MODULE_PATHNAME', 'agent_sessions_on_truncate';
 comment on function agent_sessions.on_truncate() is 'Refuses TRUNCATE (SE014)';
@@ -38,4 +50,13 @@ for each row execute function agent_sessions.on_item_insert();
 create trigger append_only before update or delete on agent_sessions.session_item
 for each row execute function agent_sessions.on_item_change();
 create trigger keep before truncate on agent_sessions.session_item
+for each statement execute function agent_sessions.on_truncate();
+create trigger close after insert on agent_sessions.session_item
+for each row when (new.op in ('revise', 'retract', 'retract_from')) execute function agent_sessions.on_item_closed();
+
+create trigger next before insert on agent_sessions.session_delta
+for each row execute function agent_sessions.on_delta_insert();
+create trigger append_only before update on agent_sessions.session_delta
+for each row execute function agent_sessions.on_delta_update();
+create trigger keep before truncate on agent_sessions.session_delta
 for each statement execute function agent_sessions.on_truncate();

@@ -21,7 +21,7 @@ static REMEMBER: KeptPlan = KeptPlan::new(
 /// What a reader needs: what the policies let it see, and the functions that look.
 const READER: &[&str] = &[
     "usage on schema agent_sessions",
-    "select on agent_sessions.session, agent_sessions.session_item",
+    "select on agent_sessions.session, agent_sessions.session_item, agent_sessions.session_delta",
     "select on agent_sessions.session_head, agent_sessions.live_entry, agent_sessions.live_item, \
      agent_sessions.lease_status",
     "execute on function agent_sessions.current_tenant, agent_sessions.current_agent, agent_sessions.isolated_agent, \
@@ -42,9 +42,10 @@ const WRITER: &[&str] = &[
      expires_at) on agent_sessions.session",
     "delete on agent_sessions.session",
     "insert (sid, position, op, kind, item_id, tag, author, target, payload, attrs) on agent_sessions.session_item",
+    "insert (sid, target, chunk_no, chunk) on agent_sessions.session_delta",
     "execute on function agent_sessions.session_create, agent_sessions.session_set, agent_sessions.session_delete, \
      agent_sessions.session_append, agent_sessions.session_append_batch, agent_sessions.session_revise, \
-     agent_sessions.session_retract, agent_sessions.session_pop",
+     agent_sessions.session_retract, agent_sessions.session_pop, agent_sessions.session_delta",
     "execute on function agent_sessions.session_claim, agent_sessions.session_claim_next, agent_sessions.session_extend, \
      agent_sessions.session_release",
 ];
@@ -88,7 +89,7 @@ pub fn access_force_rls(call: &mut Call) -> Returns {
     let enabled = call.bool().ok_or_else(|| Error::invalid("enabled", "must be given"))?;
     as_owner("access_force_rls", |spi| {
         let force = if enabled { "force" } else { "no force" };
-        for table in ["session", "session_item"] {
+        for table in ["session", "session_item", "session_delta"] {
             spi.execute(&format!("alter table agent_sessions.{table} {force} row level security"));
         }
         REMEMBER.run(spi, See::Now, &[Some(text_datum(if enabled { "on" } else { "off" }))]);

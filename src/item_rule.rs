@@ -15,6 +15,7 @@ use crate::log::Log;
 use crate::postgres::catalog;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::setting;
 use crate::postgres::trigger::{Decision, Event, Returns, Trigger, Tuple};
 use crate::postgres::value::{self, Json, clock};
 use crate::tail::Tail;
@@ -53,6 +54,7 @@ static KEEPS: KeptPlan = KeptPlan::new(
 
 /// Gives an entry its place in the chain, or checks the one that it brings.
 pub fn on_item_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
+    setting::commit_as_before();
     let mut row = trigger.row();
     let sid = row.int8(column::SID).ok_or_else(|| Error::invalid("sid", "must be given"))?;
     if let Some(handed) = handoff::take(sid, row.int8(column::POSITION)) {
@@ -266,6 +268,23 @@ fn demand(row: &mut Tuple, name: &'static str, column: usize, digest: &Digest) -
             Ok(())
         }
     }
+}
+
+/// What an entry about another says: which session's, what it does, and to which position.
+pub struct Closing {
+    pub sid: i64,
+    pub op: Op,
+    pub target: i64,
+}
+
+/// The entry that an AFTER trigger was called for; its constraints have been checked.
+pub fn closing(trigger: &Trigger) -> Result<Closing, Error> {
+    let row = trigger.row();
+    Ok(Closing {
+        sid: row.int8(column::SID).unwrap_or_default(),
+        op: Op::parse(row.text(column::OP).unwrap_or_default())?,
+        target: row.int8(column::TARGET).unwrap_or_default(),
+    })
 }
 
 /// No entry changes, and none goes while its session is there and its position not below the base.

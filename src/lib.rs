@@ -7,6 +7,7 @@ mod access;
 mod address;
 mod append;
 mod change;
+mod delta;
 mod draft;
 mod handoff;
 mod head;
@@ -57,6 +58,7 @@ export! {
         change::session_revise as "session_revise",
         change::session_retract as "session_retract",
         change::session_pop as "session_pop",
+        delta::session_delta as "session_delta",
         lease::session_claim as "session_claim",
         lease::session_claim_next as "session_claim_next",
         lease::session_extend as "session_extend",
@@ -78,6 +80,9 @@ export! {
         session_rule::on_session_delete as "on_session_delete",
         item_rule::on_item_insert as "on_item_insert",
         item_rule::on_item_change as "on_item_change",
+        delta::on_item_closed as "on_item_closed",
+        delta::on_delta_insert as "on_delta_insert",
+        delta::on_delta_update as "on_delta_update",
         item_rule::on_truncate as "on_truncate",
 }
 
@@ -87,7 +92,8 @@ pgrx::extension_sql_file!("../sql/setting.sql", name = "setting", requires = ["s
 pgrx::extension_sql_file!("../sql/tenant_binding.sql", name = "tenant_binding", requires = ["setting"]);
 pgrx::extension_sql_file!("../sql/session.sql", name = "session", requires = ["tenant_binding"]);
 pgrx::extension_sql_file!("../sql/session_item.sql", name = "session_item", requires = ["session"]);
-pgrx::extension_sql_file!("../sql/identity.sql", name = "identity", requires = ["session_item"]);
+pgrx::extension_sql_file!("../sql/session_delta.sql", name = "session_delta", requires = ["session_item"]);
+pgrx::extension_sql_file!("../sql/identity.sql", name = "identity", requires = ["session_delta"]);
 pgrx::extension_sql_file!("../sql/rule.sql", name = "rule", requires = ["identity"]);
 pgrx::extension_sql_file!("../sql/policy.sql", name = "policy", requires = ["rule"]);
 pgrx::extension_sql_file!("../sql/paging.sql", name = "paging", requires = ["policy"]);

@@ -12,6 +12,7 @@ use crate::lease;
 use crate::postgres::catalog;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::setting;
 use crate::postgres::trigger::{Decision, Returns, Trigger, Tuple};
 use crate::postgres::value::{self, clock};
 
@@ -70,6 +71,9 @@ static BRANCHES: KeptPlan = KeptPlan::new(
 static DELETE_LOG: KeptPlan =
     KeptPlan::new(c"delete from agent_sessions.session_item where sid operator(pg_catalog.=) $1", &[INT8OID]);
 
+static DELETE_DELTAS: KeptPlan =
+    KeptPlan::new(c"delete from agent_sessions.session_delta where sid operator(pg_catalog.=) $1", &[INT8OID]);
+
 // All generations at once, so that the triggers of the deleted find none left: a level of nesting each would end at 54001.
 static DELETE_DESCENDANTS: KeptPlan = KeptPlan::new(
     c"with recursive below (sid) as ( \
@@ -82,6 +86,7 @@ static DELETE_DESCENDANTS: KeptPlan = KeptPlan::new(
 
 /// Fills in what the engine sets. A full row of the owner's, as a restore brings it, keeps all but its lease.
 pub fn on_session_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
+    setting::commit_as_before();
     let mut row = trigger.row();
     let restored = is_full(&row) && catalog::is_owner();
     for column in [LEASE_DIGEST, LEASE_HOLDER, LEASE_EXPIRES_AT] {
@@ -187,6 +192,7 @@ fn check_parent(row: &Tuple) -> Result<(), Error> {
 
 /// Advances the revision with the document, or checks the one that is written.
 pub fn on_session_update<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
+    setting::commit_as_before();
     let (old, mut new) = (trigger.row(), trigger.new_row());
     check_identity(&old, &new)?;
     let now = clock();
@@ -273,6 +279,7 @@ fn check_identity(old: &Tuple, new: &Tuple) -> Result<(), Error> {
 
 /// What a session leaves behind goes with it, whoever owns it: its log and its sub-sessions. SE022 if branches need the log.
 pub fn on_session_delete<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
+    setting::commit_as_before();
     let row = trigger.row();
     admit(&row)?;
     let spi = Spi::connect();
@@ -283,6 +290,7 @@ pub fn on_session_delete<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
         return Err(Error::HasBranches { session_id: row.text(SESSION_ID).unwrap_or_default().to_owned() });
     }
     DELETE_LOG.run(&spi, See::Latest, &sid);
+    DELETE_DELTAS.run(&spi, See::Latest, &sid);
     DELETE_DESCENDANTS.run(&spi, See::Latest, &sid);
     Ok((None, Decision::Skip))
 }

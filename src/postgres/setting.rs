@@ -1,5 +1,6 @@
 //! The settings (GUCs) of the extension.
 
+use std::cell::RefCell;
 use std::ffi::{CStr, CString};
 
 use agent_sessions_core::limit;
@@ -98,10 +99,50 @@ pub fn use_tenant(tenant: &str) {
 
 /// Makes the transaction's commit wait until it is on disk, if the client has turned that off.
 pub fn commit_durably() {
-    // SAFETY: reads a variable of the backend.
-    if unsafe { pg_sys::synchronous_commit } == pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as i32 {
+    if commits_asynchronously() {
         set_local(c"synchronous_commit", c"local");
     }
+}
+
+/// Lets the transaction commit without waiting for the disk, if it has written nothing yet.
+pub fn commit_asynchronously() {
+    // SAFETY: reads the state of the transaction.
+    let has_written = unsafe { pg_sys::GetTopTransactionIdIfAny() } != pg_sys::InvalidTransactionId;
+    if !has_written && !commits_asynchronously() {
+        let before = set_to(c"synchronous_commit");
+        set_local(c"synchronous_commit", c"off");
+        RELAXED.set(Some((transaction(), before)));
+    }
+}
+
+/// Takes [`commit_asynchronously`] back in the same transaction, which writes more than chunks after all.
+pub fn commit_as_before() {
+    if let Some((relaxed, before)) = RELAXED.take()
+        && relaxed == transaction()
+    {
+        set_local(c"synchronous_commit", &before);
+    }
+}
+
+thread_local! {
+    /// The transaction that was let off waiting for the disk, and what the setting was before.
+    static RELAXED: RefCell<Option<(i64, CString)>> = const { RefCell::new(None) };
+}
+
+/// The transaction's start, which no two transactions of a backend share.
+fn transaction() -> i64 {
+    // SAFETY: reads the state of the transaction.
+    unsafe { pg_sys::GetCurrentTransactionStartTimestamp() }
+}
+
+fn commits_asynchronously() -> bool {
+    // SAFETY: reads a variable of the backend.
+    unsafe { pg_sys::synchronous_commit == pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as i32 }
+}
+
+fn set_to(name: &CStr) -> CString {
+    // SAFETY: a setting that exists, whose value is a C string.
+    unsafe { CStr::from_ptr(pg_sys::GetConfigOption(name.as_ptr(), false, false)).to_owned() }
 }
 
 fn set_local(name: &CStr, value: &CStr) {

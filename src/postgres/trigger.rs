@@ -93,6 +93,10 @@ impl<'a> Tuple<'a> {
         self.datum(column).map(|datum| datum.value() as i64)
     }
 
+    pub fn int4(&self, column: usize) -> Option<i32> {
+        self.datum(column).map(|datum| datum.value() as i32)
+    }
+
     pub fn text(&self, column: usize) -> Option<&'a str> {
         // SAFETY: the columns named here are text or json.
         self.datum(column).map(|datum| unsafe { value::text(datum) })

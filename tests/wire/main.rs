@@ -19,6 +19,7 @@ mod raw_sql;
 mod replays;
 mod roles;
 mod sessions;
+mod streaming;
 mod tamper;
 mod tenants;
 mod wrong_tenant;
