@@ -12,6 +12,7 @@ use tokio_postgres::SimpleQueryMessage;
 enum Caller {
     Reader,
     Writer,
+    Admin,
     Owner,
     /// A trigger's own; nobody calls it.
     Trigger,
@@ -35,7 +36,7 @@ const fn function(
     Function { name, caller, arguments, all_null }
 }
 
-use Caller::{Owner, Reader, Trigger, Writer};
+use Caller::{Admin, Owner, Reader, Trigger, Writer};
 
 const MISSING: Option<&str> = Some("SE001");
 
@@ -103,6 +104,7 @@ const FUNCTIONS: &[Function] = &[
             ("tenant", "''"),
         ],
     ),
+    function("sids_named", Reader, None, &[("session_id", "'s'"), ("tenant", "''")]),
     function("log_of", Reader, None, &[("session_id", "'s'"), ("agent_id", "''"), ("tenant", "''")]),
     function(
         "session_history",
@@ -135,6 +137,12 @@ const FUNCTIONS: &[Function] = &[
             ("agent_id", "''"),
             ("tenant", "''"),
         ],
+    ),
+    function(
+        "session_context",
+        Reader,
+        None,
+        &[("session_id", "'s'"), ("max_rows", "5"), ("agent_id", "''"), ("tenant", "''")],
     ),
     function("session_stats", Reader, None, &[("session_id", "'s'"), ("agent_id", "''"), ("tenant", "''")]),
     function("session_verify", Reader, None, &[("session_id", "'s'"), ("agent_id", "''"), ("tenant", "''")]),
@@ -258,12 +266,62 @@ const FUNCTIONS: &[Function] = &[
             ("lease", "null"),
         ],
     ),
+    function(
+        "session_delta",
+        Writer,
+        MISSING,
+        &[
+            ("session_id", "'s'"),
+            ("target", "agent_sessions.session_append('s', '1', open => true)"),
+            ("chunk_no", "0"),
+            ("chunk", "'c'"),
+            ("durable", "true"),
+            ("agent_id", "''"),
+            ("lease", "null"),
+        ],
+    ),
     function("session_pop", Writer, MISSING, &[("session_id", "'s'"), ("agent_id", "''"), ("lease", "null")]),
+    function(
+        "session_claim",
+        Writer,
+        MISSING,
+        &[
+            ("session_id", "'s'"),
+            ("ttl", "'1 minute'"),
+            ("holder", "'h'"),
+            ("wait", "'0'"),
+            ("on_missing", "'error'"),
+            ("agent_id", "''"),
+        ],
+    ),
+    function(
+        "session_claim_next",
+        Writer,
+        MISSING,
+        &[("status", "'open'"), ("ttl", "'1 minute'"), ("holder", "'h'"), ("owner", "'o'"), ("agent_id", "''")],
+    ),
+    function(
+        "session_extend",
+        Writer,
+        MISSING,
+        &[
+            ("session_id", "'s'"),
+            ("lease", "(select c.lease from agent_sessions.session_claim('s', '1 minute') c)"),
+            ("ttl", "'1 minute'"),
+            ("allow_expired", "false"),
+            ("agent_id", "''"),
+        ],
+    ),
+    function("session_release", Writer, None, &[("session_id", "'s'"), ("lease", "'1:a'"), ("agent_id", "''")]),
+    function("session_break_lease", Admin, MISSING, &[("session_id", "'s'"), ("agent_id", "''")]),
     function("on_session_insert", Trigger, None, &[]),
     function("on_session_update", Trigger, None, &[]),
     function("on_session_delete", Trigger, None, &[]),
     function("on_item_insert", Trigger, None, &[]),
     function("on_item_change", Trigger, None, &[]),
+    function("on_item_closed", Trigger, None, &[]),
+    function("on_delta_insert", Trigger, None, &[]),
+    function("on_delta_update", Trigger, None, &[]),
     function("on_truncate", Trigger, None, &[]),
     function("on_tenant_binding", Trigger, None, &[]),
 ];
@@ -329,9 +387,18 @@ const RELATIONS: &[Relation] = &[
         inserts: &["sid", "position", "op", "kind", "item_id", "tag", "author", "target", "payload", "attrs"],
         updates: &[],
     },
+    Relation {
+        name: "session_delta",
+        reader: &["SELECT"],
+        writer: &["SELECT"],
+        inserts: &["sid", "target", "chunk_no", "chunk"],
+        updates: &[],
+    },
     read_only("session_head"),
     read_only("live_entry"),
     read_only("live_item"),
+    read_only("lease_status"),
+    closed("lease_fence_seq"),
     closed("setting"),
     closed("tenant_binding"),
     closed("session_sid_seq"),
@@ -368,8 +435,16 @@ async fn every_function_has_its_callers_and_takes_every_argument_by_name() {
         assert!(unlisted.insert(name.clone(), arguments.into_iter().collect()).is_none(), "{name} is overloaded");
     }
 
-    let stranger = db.stranger().await;
-    let (reader, writer, owner) = (db.reader().await, db.writer().await, db.owner().await);
+    let auditor = db.role("auditor", Some("auditor")).await;
+    let admin = db.role("admin", Some("admin")).await;
+    let callers = [
+        (db.stranger().await, "stranger", None),
+        (db.reader().await, "reader", Some(Reader)),
+        (db.connect(Role::Named(auditor)).await, "auditor", Some(Reader)),
+        (db.writer().await, "writer", Some(Writer)),
+        (db.connect(Role::Named(admin)).await, "admin", Some(Admin)),
+        (db.owner().await, "owner", Some(Owner)),
+    ];
     for function in FUNCTIONS {
         let name = function.name;
         let arguments = unlisted.remove(name).unwrap_or_else(|| panic!("{name} is not in the schema"));
@@ -378,16 +453,14 @@ async fn every_function_has_its_callers_and_takes_every_argument_by_name() {
         let given: Vec<String> =
             function.arguments.iter().map(|(argument, value)| format!("{argument} => {value}")).collect();
         let call = format!("select * from agent_sessions.{name}({})", given.join(", ")).replace("{role}", &other);
-        let callers =
-            [(&stranger, "stranger", None), (&reader, "reader", Some(Reader)), (&writer, "writer", Some(Writer))];
-        for (connection, role, level) in callers.into_iter().chain([(&owner, "owner", Some(Owner))]) {
+        for (connection, role, level) in &callers {
             let call = if function.caller == Trigger { call.replace("* from ", "") } else { call.clone() };
             connection.begin("read committed").await;
             let called = connection.batch_execute(&call).await;
             connection.rollback().await;
             let code = called.as_ref().err().map(sqlstate);
             let wanted = match function.caller {
-                Trigger if role == "owner" => Some("39P01"),
+                Trigger if *level == Some(Owner) => Some("39P01"),
                 caller if level.is_some_and(|level| level >= caller) => None,
                 _ => Some("42501"),
             };
@@ -694,15 +767,15 @@ async fn forced_policies_hold_for_the_owner_and_are_remembered() {
     writer.run("set agent_sessions.tenant = 'a'").await;
     writer.create_session("s").await;
     writer.append("s", "0").await;
-    let forced = "select count(*) from pg_class where relnamespace = 'agent_sessions'::regnamespace
-                  and relrowsecurity and relforcerowsecurity";
+    let forced = "select string_agg(distinct relforcerowsecurity::text, ',') from pg_class
+                  where relnamespace = 'agent_sessions'::regnamespace and relrowsecurity";
     let remembered = "select coalesce(string_agg(name || ' ' || value, ','), '') from agent_sessions.setting";
     let entries = "select count(*) from agent_sessions.session_item";
-    assert_eq!(superuser.value::<i64>(forced, &[]).await, 0);
+    assert_eq!(superuser.value::<String>(forced, &[]).await, "false");
     assert_eq!(owner.value::<i64>(entries, &[]).await, 1);
 
     owner.run("select agent_sessions.access_force_rls(enabled => true)").await;
-    assert_eq!(superuser.value::<i64>(forced, &[]).await, 2);
+    assert_eq!(superuser.value::<String>(forced, &[]).await, "true");
     assert_eq!(superuser.value::<String>(remembered, &[]).await, "force_rls on");
     assert_eq!(owner.value::<i64>(entries, &[]).await, 0, "another tenant's entries");
     owner.run("set agent_sessions.tenant = 'a'").await;
@@ -716,7 +789,7 @@ async fn forced_policies_hold_for_the_owner_and_are_remembered() {
     assert_eq!(superuser.value::<i64>(entries, &[]).await, 0);
 
     owner.run("select agent_sessions.access_force_rls(enabled => false)").await;
-    assert_eq!(superuser.value::<i64>(forced, &[]).await, 0);
+    assert_eq!(superuser.value::<String>(forced, &[]).await, "false");
     assert_eq!(superuser.value::<String>(remembered, &[]).await, "force_rls off");
 }
 
@@ -903,8 +976,15 @@ async fn write_and_read(writer: &Connection, session: &str) {
         assert_eq!(rows(writer, &format!("select * from agent_sessions.session_list({arguments})")).await.len(), 1);
     }
     assert_eq!(rows(writer, "select * from agent_sessions.live_item").await.len(), 1);
+    assert_eq!(rows(writer, &call("session_context", "")).await.len(), 1);
     let verdict = rows(writer, &call("session_verify", "")).await;
     assert_eq!(verdict, [[Some("10".to_owned()), Some("0".to_owned()), Some("t".to_owned()), None, None]]);
+    let lease = one(writer, &call("session_claim", ", ttl => '1 minute', holder => 'h'")).await;
+    let given = format!(", lease => '{lease}'");
+    assert_eq!(one(writer, &call("session_append", &format!(", payload => '6'{given}"))).await, "10");
+    assert_eq!(one(writer, &call("session_extend", &format!(", ttl => '1 hour'{given}"))).await, lease);
+    assert_eq!(rows(writer, "select * from agent_sessions.lease_status").await.len(), 1);
+    assert_eq!(one(writer, &call("session_release", &given)).await, "t");
     assert_eq!(one(writer, "select agent_sessions.tenant_use(tenant => 'a')").await, "a");
     rows(writer, "select agent_sessions.schema_version(), agent_sessions.schema_require(min => '0.0.0')").await;
     assert_eq!(one(writer, &call("session_delete", "")).await, "t");
