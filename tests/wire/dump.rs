@@ -63,6 +63,8 @@ async fn filled(name: &str) -> Source {
                  select agent_sessions.session_revise('session {session}', '[\"revised\"]', item_id => 'item 2');
                  select agent_sessions.session_retract('session {session}', targets => '{{3}}');
                  select agent_sessions.session_append('session {session}', '0', open => true);
+                 select agent_sessions.session_delta('session {session}', {ENTRIES_EACH} - 3, 0, E'a\\tb');
+                 select agent_sessions.session_delta('session {session}', {ENTRIES_EACH} - 3, 1, E'\\\\.\\n');
                  select agent_sessions.session_append('session {session}', '1', author => 'a');
                  select agent_sessions.session_retract('session {session}', from_target => {ENTRIES_EACH} - 2);
                  select agent_sessions.session_set('session {session}', status => 'closed')",
@@ -106,9 +108,13 @@ struct Content {
 async fn content(db: &Database) -> Content {
     let superuser = db.superuser().await;
     let mut digests = Vec::new();
-    for (table, order) in
-        [("session", "sid"), ("session_item", "sid, position"), ("setting", "name"), ("tenant_binding", "role, tenant")]
-    {
+    for (table, order) in [
+        ("session", "sid"),
+        ("session_item", "sid, position"),
+        ("session_delta", "sid, target, chunk_no"),
+        ("setting", "name"),
+        ("tenant_binding", "role, tenant"),
+    ] {
         let sql = format!(
             "select '{table} ' || count(*) || ' ' || coalesce(md5(string_agg(md5(t::text), '' order by {order})), '-')
              from agent_sessions.{table} t"
