@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use agent_sessions_tests::{Connection, Database, Program, Role, assert_sqlstate, detail, setting, transcripts};
+use agent_sessions_tests::{
+    Connection, Database, Program, Role, assert_sqlstate, detail, setting, sqlstate, transcripts,
+};
 use serde_json::{Value, json};
 use tokio_postgres::types::{ToSql, Type};
 
@@ -237,4 +239,36 @@ async fn a_parameter_of_type_json_needs_no_cast() {
     }
     let stored: Vec<Option<String>> = writer.history("s").await.into_iter().map(|item| item.payload).collect();
     assert_eq!(stored, payloads.into_iter().map(Some).collect::<Vec<_>>());
+}
+
+/// Every function of the contract, called with every argument by name, unquoted, and NULL: which is the same as not given,
+/// so that nothing may be STRICT. What needs its arguments says so by its own code.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_argument_of_every_function_can_be_named_and_be_null() {
+    let db = Database::create("named").await;
+    let owner = db.owner().await;
+    let calls = owner
+        .query(
+            "select p.proname::text, p.proisstrict, format('select * from agent_sessions.%s(%s)', p.proname, (
+               select string_agg(format('%s => null::%s', p.proargnames[n], format_type(p.proargtypes[n - 1], null)), ', '
+                 order by n)
+               from generate_series(1, p.pronargs) n))
+             from pg_proc p
+             where p.pronamespace = 'agent_sessions'::regnamespace and p.prorettype <> 'trigger'::regtype
+             order by 1",
+            &[],
+        )
+        .await
+        .expect("the functions");
+    assert!(calls.len() > 30, "{} functions", calls.len());
+    for call in calls {
+        let (name, is_strict, sql): (String, bool, String) = (call.get(0), call.get(1), call.get(2));
+        assert!(!is_strict, "{name} is STRICT");
+        owner.run("begin").await;
+        if let Err(error) = owner.query(&sql, &[]).await {
+            let code = sqlstate(&error);
+            assert!(code.starts_with("SE"), "{sql}\n{error:?}");
+        }
+        owner.rollback().await;
+    }
 }

@@ -99,7 +99,7 @@ async fn rows_of_items_have_the_documented_columns() {
         (
             "live_item",
             "session_id agent_id owner position op kind item_id tag author payload attrs created_at digest \
-             revised_at_position open",
+             revised_at_position open delta_text",
         ),
     ] {
         let statement = writer.prepare(&format!("select * from agent_sessions.{relation}")).await.expect("a statement");
