@@ -547,6 +547,9 @@ async fn an_isolated_agent_sees_and_writes_its_own_sessions_only() {
         assert_eq!(coder.execute(raw, &[]).await.expect(raw), 0);
     }
     assert_sqlstate!(coder.batch_execute("set agent_sessions.isolation = 'none'").await, "22023");
+    planner.run("select agent_sessions.session_claim(session_id => 's', ttl => '1 hour')").await;
+    assert_eq!(count(&planner, "agent_sessions.lease_status").await, 1);
+    assert_eq!(count(&coder, "agent_sessions.lease_status").await, 0);
 
     // Its own sessions are as ever, and the other's log is what it was.
     coder.append("mine", "1").await;
