@@ -45,6 +45,22 @@ async fn the_installing_role_owns_it() {
     installer.run("drop extension agent_sessions").await;
 }
 
+/// A superuser may own it too; the roles that it hands out to are none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_superuser_installs_it_as_well() {
+    let db = Database::empty("install_superuser").await;
+    let superuser = db.superuser().await;
+    superuser.run("create extension agent_sessions").await;
+    let writer = db.role_name(&Role::Writer);
+    superuser.run(&format!("select agent_sessions.access_grant('{writer}', 'writer')")).await;
+    let connection = db.writer().await;
+    work(&connection, "s").await;
+    assert_sqlstate!(db.owner().await.batch_execute("select agent_sessions.schema_version()").await, "42501");
+    superuser.run(&format!("select agent_sessions.access_revoke('{writer}')")).await;
+    assert_sqlstate!(connection.try_append("s", "1").await, "42501");
+    superuser.run("drop extension agent_sessions").await;
+}
+
 /// Whoever owns a schema can drop what is in it; one that was there before is not adopted.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_schema_of_somebody_elses_is_not_adopted() {

@@ -1020,6 +1020,45 @@ async fn positions_stay_dense_over_savepoints() {
     assert_eq!(payloads, ["1", "6", "8", "1", "6", "8", "10", "12"]);
 }
 
+/// What an owner's own trigger writes while a function or a statement writes goes where it belongs.
+#[tokio::test(flavor = "multi_thread")]
+async fn entries_that_a_trigger_writes_are_entries_like_others() {
+    let db = Database::create("raw_nested").await;
+    let (writer, owner) = (db.writer().await, db.owner().await);
+    writer.create_session("s").await;
+    writer.create_session("mirror").await;
+    owner
+        .run(
+            "create function public.mirror() returns trigger language plpgsql as $$ begin
+               perform agent_sessions.session_append(session_id => 'mirror', payload => new.payload);
+               insert into agent_sessions.session_item (sid, payload)
+                 select sid, new.payload from agent_sessions.session where session_id = 'mirror';
+               insert into agent_sessions.session_item (sid, payload) values (new.sid, '\"noted\"');
+               perform agent_sessions.session_append(session_id => 's', payload => '\"noted\"');
+               return null;
+             end $$;
+             create trigger zz_mirror after insert on agent_sessions.session_item
+             for each row when (new.tag = 'mirrored') execute function public.mirror()",
+        )
+        .await;
+    let tagged = r#"[{"payload":1,"tag":"mirrored"},{"payload":2},{"payload":3,"tag":"mirrored"}]"#;
+    for round in 0..3 {
+        let base = round * 15;
+        assert_eq!(Append::to("s", "0").tag("mirrored").run(&writer).await.expect("an append"), base);
+        assert_eq!(writer.append_batch("s", tagged).await, [base + 3, base + 4, base + 5]);
+        let raw = "insert into agent_sessions.session_item (sid, payload, tag)
+                   select sid, '4', 'mirrored' from agent_sessions.session where session_id = 's'
+                   returning position";
+        assert_eq!(writer.value::<i64>(raw, &[]).await, base + 10);
+        assert_eq!(writer.append("s", "5").await, base + 13);
+        assert_eq!(writer.raw_append_at("s", base + 14, "6").await.expect("a raw append"), 1);
+    }
+    writer.assert_dense("s", 45).await;
+    writer.assert_dense("mirror", 24).await;
+    let payloads: Vec<_> = writer.history("mirror").await.into_iter().filter_map(|item| item.payload).collect();
+    assert_eq!(payloads[..8], ["0", "0", "1", "1", "3", "3", "4", "4"]);
+}
+
 async fn revision(connection: &Connection, session: &str) -> i64 {
     connection.value("select revision from agent_sessions.session where session_id = $1::text", &[&session]).await
 }

@@ -648,6 +648,23 @@ async fn nothing_is_granted_to_public() {
     assert!(acls(&superuser).await.len() > FUNCTIONS.len(), "the privileges are looked at");
 }
 
+/// What a superuser's default privileges would add to the objects that the installation makes is taken away again.
+#[tokio::test(flavor = "multi_thread")]
+async fn default_privileges_open_nothing() {
+    let db = Database::empty("roles_defaults").await;
+    let superuser = db.superuser().await;
+    let other = db.role("other", None).await;
+    for kind in ["tables", "sequences", "functions", "types", "schemas"] {
+        superuser.run(&format!("alter default privileges grant all on {kind} to public, {other}")).await;
+    }
+    db.owner().await.run("create extension agent_sessions").await;
+    let granted = format!(
+        "select object || ' ' || privilege_type from ({ACLS}) a
+         where object not like 'default %' and grantee in (0, '{other}'::regrole)"
+    );
+    assert_none(&superuser, "grants by default privileges", &granted).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revoke_leaves_nothing_of_a_grant() {
     let db = Database::create("roles_revoke").await;
