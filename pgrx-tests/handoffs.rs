@@ -81,4 +81,56 @@ mod tests {
         .execute();
         assert!(raised);
     }
+
+    fn verified(session: &str) -> Option<String> {
+        let sql = format!("select v.entries || ' ' || v.ok from agent_sessions.session_verify('{session}') v");
+        Spi::get_one::<String>(&sql).expect("a verdict")
+    }
+
+    #[pg_test]
+    fn a_row_that_was_rolled_back_in_the_middle_leaves_none() {
+        Spi::run(
+            "select agent_sessions.session_create('s');
+             create function pg_temp.probe() returns trigger language plpgsql as $$
+             begin
+               insert into agent_sessions.session_item (sid, position, op, kind, payload)
+                 values (new.sid, new.position + 1, 'append', 'x', '\"rolled back\"');
+               raise exception using errcode = 'SE999';
+             exception when others then
+               return new;
+             end $$;
+             create trigger zz_probe before insert on agent_sessions.session_item for each row
+               when (new.kind = 'probe') execute function pg_temp.probe();
+             select agent_sessions.session_append_batch('s',
+               '[{\"payload\":0,\"kind\":\"probe\"},{\"payload\":1},{\"payload\":2},{\"payload\":3}]')",
+        )
+        .expect("the batch");
+        assert_eq!(verified("s").as_deref(), Some("4 true"));
+    }
+
+    #[pg_test]
+    fn a_raw_row_in_the_middle_of_a_statement_is_checked() {
+        Spi::run(
+            "select agent_sessions.session_create('s'); select agent_sessions.session_append('s', '0');
+             create function pg_temp.smuggle() returns trigger language plpgsql as $$
+             begin
+               insert into agent_sessions.session_item (sid, position, op, target, payload)
+                 values (new.sid, new.position + 1, 'erase', 0, '{}');
+               return new;
+             end $$;
+             create trigger zz_smuggle before insert on agent_sessions.session_item for each row
+               when (new.kind = 'smuggle') execute function pg_temp.smuggle();
+             create function pg_temp.refused() returns text language plpgsql as $$
+             begin
+               perform agent_sessions.session_append_batch('s',
+                 '[{\"payload\":1,\"kind\":\"smuggle\"},{\"payload\":2}]');
+               return 'written';
+             exception when sqlstate 'SE014' then
+               return 'SE014';
+             end $$",
+        )
+        .expect("the triggers");
+        assert_eq!(Spi::get_one::<&str>("select pg_temp.refused()"), Ok(Some("SE014")));
+        assert_eq!(verified("s").as_deref(), Some("1 true"));
+    }
 }

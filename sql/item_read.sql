@@ -195,9 +195,12 @@ begin atomic
   (select e.position, e.op, e.kind, e.item_id, e.tag, e.author, e.payload, e.attrs, e.created_at, e.digest,
      e.revised_at_position, e.open, e.delta_text
    from agent_sessions.live_entry e
-   where e.sid = (select log.sid from log)
+   where (select session_history.item_ids is not null)
+     and e.sid = (select log.sid from log)
      and e.item_id = any (session_history.item_ids)
-     and e.position > (select greatest(session_history.after, -1)) and e.position < (select least(session_history.before, 9223372036854775807))
+     -- no index condition: the ids are to be looked up, not the range
+     and case when e.position > (select greatest(session_history.after, -1))
+       and e.position < (select least(session_history.before, 9223372036854775807)) then true else false end
      and (session_history.tags is null or e.tag = any (session_history.tags))
      and (session_history.kinds is null or e.kind = any (session_history.kinds))
      and (session_history.attrs is null or e.attrs @> session_history.attrs)

@@ -11,7 +11,7 @@ create function agent_sessions.session_claim(
 ) returns table (lease text, fence bigint, expires_at timestamptz, remaining_ms integer)
 language c volatile parallel unsafe rows 1 as 'MODULE_PATHNAME', 'agent_sessions_session_claim';
 comment on function agent_sessions.session_claim(text, interval, text, interval, text, text) is
-  'Claims the session for ttl (up to 24 hours) and returns the lease, an opaque text, with its fence; no row while another''s is live. holder: a name for people. wait: how long to wait for a live lease or a transaction that holds the session; 0 waits for the row lock only, up to lock_timeout. on_missing: create, error (SE002) or ignore. SE001';
+  'Claims the session for ttl (up to 24 hours) and returns the lease, an opaque text, with its fence; no row while another''s is live. holder: a name for people. wait: how long to wait for a live lease or a transaction that holds the session (one that is just creating it is waited for in any case); 0 waits for the row lock only, up to lock_timeout. on_missing: create, error (SE002) or ignore. SE001';
 
 create function agent_sessions.session_claim_next(
   status text default null,
@@ -42,7 +42,7 @@ create function agent_sessions.session_release(
 ) returns boolean
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'agent_sessions_session_release';
 comment on function agent_sessions.session_release(text, text, text) is
-  'Ends the lease; false, and nothing changes, if it was not the session''s last. Raises no error of its own';
+  'Ends the lease; false, and nothing changes, if it was not the session''s last. Raises no error of the contract';
 
 create function agent_sessions.session_break_lease(
   session_id text,

@@ -10,18 +10,22 @@ using (
 );
 comment on policy visible on agent_sessions.session is 'The current tenant''s sessions; under isolation, the current agent''s';
 
+-- A CASE, which the planner takes to let half of the rows through. As conditions of their own they would seem to leave one,
+-- and until there are statistics the end of a log would be found by sorting it (14 ms against 0.6 ms at 20 000 entries).
 alter table agent_sessions.session_item enable row level security;
 create policy visible on agent_sessions.session_item
 using (
-  tenant = (select agent_sessions.current_tenant())
-  and ((select agent_sessions.isolated_agent()) is null or agent_id = (select agent_sessions.isolated_agent()))
+  case when tenant = (select agent_sessions.current_tenant())
+    and ((select agent_sessions.isolated_agent()) is null or agent_id = (select agent_sessions.isolated_agent()))
+  then true else false end
 );
 comment on policy visible on agent_sessions.session_item is 'The current tenant''s entries; under isolation, the current agent''s';
 
 alter table agent_sessions.session_delta enable row level security;
 create policy visible on agent_sessions.session_delta
 using (
-  tenant = (select agent_sessions.current_tenant())
-  and ((select agent_sessions.isolated_agent()) is null or agent_id = (select agent_sessions.isolated_agent()))
+  case when tenant = (select agent_sessions.current_tenant())
+    and ((select agent_sessions.isolated_agent()) is null or agent_id = (select agent_sessions.isolated_agent()))
+  then true else false end
 );
 comment on policy visible on agent_sessions.session_delta is 'The current tenant''s chunks; under isolation, the current agent''s';

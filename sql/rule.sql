@@ -20,6 +20,10 @@ create function agent_sessions.on_item_change() returns trigger
 language c as 'MODULE_PATHNAME', 'agent_sessions_on_item_change';
 comment on function agent_sessions.on_item_change() is 'Refuses to change or remove an entry (SE014), unless its session is gone or its position is below the base';
 
+create function agent_sessions.on_items_inserted() returns trigger
+language c as 'MODULE_PATHNAME', 'agent_sessions_on_items_inserted';
+comment on function agent_sessions.on_items_inserted() is 'Notes that the sessions are active, at most once a minute for each';
+
 create function agent_sessions.on_item_closed() returns trigger
 language c as 'MODULE_PATHNAME', 'agent_sessions_on_item_closed';
 comment on function agent_sessions.on_item_closed() is 'Drops the chunks of an open item that an entry closes or retracts';
@@ -47,6 +51,8 @@ for each statement execute function agent_sessions.on_truncate();
 
 create trigger link before insert on agent_sessions.session_item
 for each row execute function agent_sessions.on_item_insert();
+create trigger activity after insert on agent_sessions.session_item
+for each statement execute function agent_sessions.on_items_inserted();
 create trigger append_only before update or delete on agent_sessions.session_item
 for each row execute function agent_sessions.on_item_change();
 create trigger keep before truncate on agent_sessions.session_item

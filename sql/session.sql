@@ -31,7 +31,9 @@ create table agent_sessions.session (
   constraint session_revision_check check (revision >= 0),
   constraint session_usage_check check (input_tokens >= 0 and output_tokens >= 0 and cost >= 0 and cost < 'infinity'),
   constraint session_times_check check (isfinite(created_at) and isfinite(active_at)),
-  constraint session_lease_check check ((lease_digest is null) = (lease_expires_at is null) and lease_fence >= 0),
+  constraint session_lease_check check (
+    (lease_digest is null) = (lease_expires_at is null) and octet_length(lease_digest) = 32 and lease_fence >= 0
+  ),
   constraint session_base_check check (base_position >= 0 and (base_position > 0) = (base_digest is not null)),
   constraint session_fork_check check (fork_position >= 0 and (fork_position is null or branched_from is not null))
 );
@@ -41,13 +43,14 @@ alter table agent_sessions.session
   alter column metadata set statistics 0,
   alter column state set statistics 0;
 
-create unique index session_key on agent_sessions.session (tenant, session_id, agent_id) where deleted_at is null;
 create index session_created_idx on agent_sessions.session (tenant, created_at, sid);
 create index session_active_idx on agent_sessions.session (tenant, active_at, sid);
 create index session_owner_idx on agent_sessions.session (tenant, owner, active_at, sid);
 create index session_agent_idx on agent_sessions.session (tenant, agent_id, active_at, sid);
 create index session_parent_idx on agent_sessions.session (parent_sid) where parent_sid is not null;
 create index session_branch_idx on agent_sessions.session (branched_from) where branched_from is not null;
+-- the last one: without statistics the planner takes it, among those that cost the same
+create unique index session_key on agent_sessions.session (tenant, session_id, agent_id) where deleted_at is null;
 
 comment on index agent_sessions.session_key is 'In this order, so that a session is found under whichever agent has it';
 comment on table agent_sessions.session is 'One row per session: who it is, its state document, its lease. Appending locks the row and changes nothing in it';

@@ -14,3 +14,6 @@ comment on function agent_sessions.on_tenant_binding() is 'Makes every backend f
 
 create trigger forget after insert or update or delete or truncate on agent_sessions.tenant_binding
 for each statement execute function agent_sessions.on_tenant_binding();
+
+-- ALWAYS: bindings that arrive by logical replication count, too
+alter table agent_sessions.tenant_binding enable always trigger forget;

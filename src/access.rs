@@ -78,8 +78,9 @@ pub fn access_revoke(call: &mut Call) -> Returns {
     let role = role_argument(call)?;
     as_owner("access_revoke", |spi| {
         let role = grantee(role)?;
-        for objects in ["all functions in schema", "all tables in schema", "schema"] {
-            spi.execute(&format!("revoke all on {objects} agent_sessions from {role}"));
+        // What was granted, and no more: the owner has no say over the trigger functions.
+        for privilege in [READER, WRITER, ADMIN].concat().iter().rev() {
+            spi.execute(&format!("revoke {privilege} from {role}"));
         }
         Ok(())
     })

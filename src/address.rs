@@ -44,13 +44,13 @@ impl Address {
     }
 
     /// The parameters of statements that look the session up.
-    pub fn key(&self) -> [Option<Datum>; 3] {
+    pub fn parameters(&self) -> [Option<Datum>; 3] {
         [&self.tenant, &self.agent_id, &self.session_id].map(|text| Some(text_datum(text)))
     }
 
     /// SE002, which names the agent under which a visible session of that id exists.
     pub fn not_found(&self, spi: &Spi) -> Error {
-        let [tenant, _, session_id] = self.key();
+        let [tenant, _, session_id] = self.parameters();
         let found = OTHER_AGENT.run(spi, See::Now, &[tenant, session_id]);
         Error::SessionNotFound {
             session_id: self.session_id.clone(),

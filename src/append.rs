@@ -132,7 +132,11 @@ pub fn from_elements<'a>(
     elements: &'a [element::Element<'a>],
     on_conflict: OnConflict,
 ) -> Result<Vec<Item<'a>>, Error> {
-    elements.iter().enumerate().map(|(index, element)| Item::from_element(index, element, on_conflict)).collect()
+    let item = |(index, element)| {
+        pgrx::check_for_interrupts!();
+        Item::from_element(index, element, on_conflict)
+    };
+    elements.iter().enumerate().map(item).collect()
 }
 
 /// Appends `items` to an open log. Ids are looked up first: a replay holds even if the lease or the position is lost.
@@ -141,6 +145,7 @@ pub fn append(log: &Log, items: &[Item], expected: Option<i64>, lease: Option<&s
     let mut drafts: Vec<Draft> = Vec::with_capacity(items.len());
     let mut placed: Vec<Placed> = Vec::with_capacity(items.len());
     for item in items {
+        pgrx::check_for_interrupts!();
         let known = item.draft.item_id.and_then(|id| standing.get_mut(id));
         placed.push(match known {
             Some(known) => known.meet(item, &mut drafts)?,

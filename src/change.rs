@@ -1,5 +1,7 @@
 //! Changing what the log shows, by further entries: revise, retract, pop.
 
+use std::collections::HashSet;
+
 use agent_sessions_core::error::Error;
 use agent_sessions_core::limit;
 use agent_sessions_core::name;
@@ -131,7 +133,8 @@ impl Aim<'_> {
                 let mut places = targets.clone();
                 if !item_ids.is_empty() {
                     let found = item::places(log.spi, log.sid(), item_ids);
-                    if let Some(unknown) = item_ids.iter().find(|id| !found.iter().any(|(found, _)| found == *id)) {
+                    let known: HashSet<&str> = found.iter().map(|(id, _)| *id).collect();
+                    if let Some(unknown) = item_ids.iter().find(|id| !known.contains(*id)) {
                         return Err(Error::ItemNotFound {
                             target: None,
                             item_id: Some((*unknown).to_owned()),
@@ -170,7 +173,7 @@ pub fn session_pop(call: &mut Call) -> Returns {
 
     let spi = Spi::connect();
     let Some(log) = Log::open(&spi, &address, OnMissing::Ignore)? else { return Ok(None) };
-    let newest = NEWEST.run(&spi, See::Now, &address.key());
+    let newest = NEWEST.run(&spi, See::Now, &address.parameters());
     if let Some(row) = newest.first()
         && let Some(position) = row.int8(0)
     {

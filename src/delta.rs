@@ -7,7 +7,7 @@ use pgrx::pg_sys::{Datum, INT4OID, INT8OID, TEXTOID};
 
 use crate::address::Address;
 use crate::draft;
-use crate::head::Head;
+use crate::head::{self, Head};
 use crate::item::Item;
 use crate::item_rule;
 use crate::lease::Given;
@@ -22,12 +22,17 @@ use crate::postgres::value::{self, text_datum};
 
 /// The columns of `session_delta`, in their order.
 mod column {
+    use pgrx::pg_sys::{INT4OID, INT8OID, Oid, TEXTOID};
+
     pub const SID: usize = 0;
     pub const TARGET: usize = 1;
     pub const CHUNK_NO: usize = 2;
     pub const TENANT: usize = 3;
     pub const AGENT_ID: usize = 4;
     pub const CHUNK: usize = 5;
+
+    /// Their types.
+    pub const TYPES: &[Oid] = &[INT8OID, INT8OID, INT4OID, TEXTOID, TEXTOID, TEXTOID];
 }
 
 static LAST: KeptPlan = KeptPlan::new(
@@ -93,7 +98,7 @@ pub fn session_delta(call: &mut Call) -> Returns {
 
 /// Takes the next chunk of an open item. A full row of the owner's is what a restore brings, and is taken as it is.
 pub fn on_delta_insert<'a>(trigger: &Trigger<'a>) -> trigger::Returns<'a> {
-    let mut row = trigger.row();
+    let mut row = trigger.row(column::TYPES);
     let given = |name| Error::invalid(name, "must be given");
     let sid = row.int8(column::SID).ok_or_else(|| given("sid"))?;
     let target = row.int8(column::TARGET).ok_or_else(|| given("target"))?;
@@ -107,12 +112,8 @@ pub fn on_delta_insert<'a>(trigger: &Trigger<'a>) -> trigger::Returns<'a> {
     }
 
     let spi = Spi::connect();
-    let Some(log) = Head::lock_by_key(&spi, sid).and_then(|head| Log::of(&spi, head)) else {
-        return Err(Error::SessionNotFound {
-            session_id: format!("sid {sid}"),
-            agent_id: String::new(),
-            found_under: None,
-        });
+    let Some(log) = Head::lock_by_sid(&spi, sid).and_then(|head| Log::of(&spi, head)) else {
+        return Err(head::unknown(sid));
     };
     log.head.admit(None)?;
     let item = Item::find(&spi, sid, target)?;
@@ -120,7 +121,7 @@ pub fn on_delta_insert<'a>(trigger: &Trigger<'a>) -> trigger::Returns<'a> {
         return Err(Error::ItemNotFound { target: Some(target), item_id: None, reason: "the item is not open" });
     }
     let last = LAST.run(&spi, See::Latest, &[Some(Datum::from(sid)), Some(Datum::from(target))]);
-    let last = last.first().and_then(|row| row.datum(0).map(|no| (no.value() as i32, row.text(1))));
+    let last = last.first().and_then(|row| row.int4(0).map(|no| (no, row.text(1))));
     let next = last.map_or(0, |(no, _)| no + 1);
     if last == Some((chunk_no, Some(chunk))) {
         return Ok((None, Decision::Skip));

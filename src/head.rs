@@ -1,5 +1,7 @@
 //! The session's row, locked: what every write begins with.
 
+use std::cell::RefCell;
+
 use agent_sessions_core::digest::{Digest, Genesis};
 use agent_sessions_core::error::Error;
 use agent_sessions_core::lease::Held;
@@ -12,6 +14,7 @@ use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
 use crate::postgres::value::{self, clock};
+use crate::postgres::{raise, setting};
 
 static FIND: KeptPlan = KeptPlan::new(
     c"select s.sid from agent_sessions.session s \
@@ -38,7 +41,7 @@ static LOCK_UNLESS_HELD: KeptPlan = KeptPlan::new(
     &[TEXTOID, TEXTOID, TEXTOID],
 );
 
-static LOCK_BY_KEY: KeptPlan = KeptPlan::new(
+static LOCK_BY_SID: KeptPlan = KeptPlan::new(
     c"select s.sid, s.active_at, s.lease_digest, s.lease_holder, s.lease_expires_at, s.tenant, s.agent_id \
       from agent_sessions.session s where s.sid operator(pg_catalog.=) $1 and s.deleted_at is null for no key update",
     &[INT8OID],
@@ -61,6 +64,9 @@ static TOUCH: KeptPlan = KeptPlan::new(
     &[INT8OID],
 );
 
+/// How often a session is created that is gone again before it is locked. More than a few rounds mean that it never comes.
+pub const CREATION_ROUNDS: usize = 100;
+
 /// How old active_at may become: a head that is only locked keeps its pages prunable while a snapshot is held.
 const TOUCH_AFTER_MICROSECONDS: i64 = 60_000_000;
 
@@ -75,9 +81,34 @@ pub struct Head {
     lease_expires_at: Option<i64>,
 }
 
-/// The key of a session that is not to be locked: its tenant, agent and id.
-pub fn sid_of(spi: &Spi, see: See, key: &[Option<Datum>; 3]) -> Option<i64> {
-    FIND.run(spi, see, key).first().and_then(|row| row.int8(0))
+/// The sid of a session that is not to be locked, by the parameters of its address.
+pub fn sid_of(spi: &Spi, see: See, parameters: &[Option<Datum>; 3]) -> Option<i64> {
+    FIND.run(spi, see, parameters).first().and_then(|row| row.int8(0))
+}
+
+thread_local! {
+    /// The transaction, and the sessions that its statement appends to and that are due to be touched.
+    static NOTED: RefCell<(i64, Vec<i64>)> = const { RefCell::new((0, Vec::new())) };
+}
+
+/// Touches what was noted in this transaction.
+pub fn touch_noted() {
+    let (transaction, mut noted) = NOTED.take();
+    if !noted.is_empty() && transaction == setting::transaction() {
+        let spi = Spi::connect();
+        noted.dedup();
+        noted.into_iter().for_each(|sid| touch(&spi, sid));
+    }
+}
+
+fn touch(spi: &Spi, sid: i64) {
+    let _owner = AsOwner::switch();
+    TOUCH.run(spi, See::Now, &[Some(Datum::from(sid))]);
+}
+
+/// SE002 for a session that a raw statement names by its sid.
+pub fn unknown(sid: i64) -> Error {
+    Error::SessionNotFound { session_id: format!("sid {sid}"), agent_id: String::new(), found_under: None }
 }
 
 /// Where a log begins, when it has no entry of its own.
@@ -91,7 +122,7 @@ pub struct Base {
 impl Head {
     /// Locks the session, creates it first if that is wanted, or gives `None` to `ignore`. SE002 otherwise.
     pub fn lock(spi: &Spi, address: &Address, on_missing: OnMissing) -> Result<Option<Head>, Error> {
-        loop {
+        for _ in 0..CREATION_ROUNDS {
             if let Some(head) = Head::find(spi, address) {
                 return Ok(Some(head));
             }
@@ -99,23 +130,24 @@ impl Head {
                 OnMissing::Ignore => return Ok(None),
                 OnMissing::Error => return Err(address.not_found(spi)),
                 // Whoever comes second waits here for the first, and then finds the row, unless it was deleted meanwhile.
-                OnMissing::Create => CREATE.run(spi, See::Now, &address.key()),
+                OnMissing::Create => CREATE.run(spi, See::Now, &address.parameters()),
             };
         }
+        raise::row_was_dropped()
     }
 
     fn find(spi: &Spi, address: &Address) -> Option<Head> {
-        LOCK.run(spi, See::Now, &address.key()).first().and_then(Head::read)
+        LOCK.run(spi, See::Now, &address.parameters()).first().and_then(Head::read)
     }
 
     /// Locks the session unless another transaction holds it.
     pub fn lock_unless_held(spi: &Spi, address: &Address) -> Option<Head> {
-        LOCK_UNLESS_HELD.run(spi, See::Now, &address.key()).first().and_then(Head::read)
+        LOCK_UNLESS_HELD.run(spi, See::Now, &address.parameters()).first().and_then(Head::read)
     }
 
-    /// Locks the session that a raw statement names by its key, if the caller may see it.
-    pub fn lock_by_key(spi: &Spi, sid: i64) -> Option<Head> {
-        LOCK_BY_KEY.run(spi, See::Now, &[Some(Datum::from(sid))]).first().and_then(Head::read)
+    /// Locks the session that a raw statement names, if the caller may see it.
+    pub fn lock_by_sid(spi: &Spi, sid: i64) -> Option<Head> {
+        LOCK_BY_SID.run(spi, See::Now, &[Some(Datum::from(sid))]).first().and_then(Head::read)
     }
 
     fn read(row: Row) -> Option<Head> {
@@ -160,12 +192,27 @@ impl Head {
         }
     }
 
-    /// Notes that the session is active, at most once in 60 seconds.
+    /// Writes down that the session is active, at most once in 60 seconds.
     pub fn touch(&self, spi: &Spi) {
-        if clock() - self.active_at > TOUCH_AFTER_MICROSECONDS {
-            let _owner = AsOwner::switch();
-            TOUCH.run(spi, See::Now, &[Some(Datum::from(self.sid))]);
+        if self.is_due() {
+            touch(spi, self.sid);
         }
+    }
+
+    /// Leaves that to the trigger at the end of the statement.
+    pub fn note_activity(&self) {
+        if self.is_due() {
+            NOTED.with_borrow_mut(|noted| {
+                if noted.0 != setting::transaction() {
+                    *noted = (setting::transaction(), Vec::new());
+                }
+                noted.1.push(self.sid);
+            });
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        clock() - self.active_at > TOUCH_AFTER_MICROSECONDS
     }
 }
 

@@ -1,6 +1,6 @@
 //! Who is asking: tenant and agent of the transaction, and which tenants a role is bound to.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -26,15 +26,30 @@ static BIND: KeptPlan = KeptPlan::new(
     &[REGROLEOID, TEXTOID],
 );
 
+// A dropped role leaves its bindings behind, as numbers that another cluster would take for roles of its own.
+static CLEAN: KeptPlan = KeptPlan::new(
+    c"delete from agent_sessions.tenant_binding b where not exists ( \
+        select from pg_catalog.pg_roles r where r.oid operator(pg_catalog.=) b.role::pg_catalog.oid)",
+    &[],
+);
+
 static UNBIND: KeptPlan = KeptPlan::new(
     c"delete from agent_sessions.tenant_binding \
       where role operator(pg_catalog.=) $1 and tenant operator(pg_catalog.=) $2",
     &[REGROLEOID, TEXTOID],
 );
 
+/// What this backend knows of bindings, and how often it was told to forget.
+#[derive(Default)]
+struct Known {
+    bindings: HashMap<Oid, Rc<[String]>>,
+    generation: u64,
+}
+
 thread_local! {
-    /// The tenants that a role is bound to, as long as nobody has changed a binding or a membership.
-    static KNOWN: RefCell<HashMap<Oid, Rc<[String]>>> = RefCell::new(HashMap::new());
+    static KNOWN: RefCell<Known> = RefCell::default();
+    /// The table of bindings, once it was read.
+    static BINDING_TABLE: Cell<Oid> = const { Cell::new(Oid::INVALID) };
 }
 
 /// Registers what empties the memory of bindings. Once, when the library is loaded.
@@ -42,12 +57,21 @@ pub fn watch_bindings() {
     invalidation::on_change(forget_relation, forget_members);
 }
 
-unsafe extern "C-unwind" fn forget_relation(_: Datum, _: Oid) {
-    KNOWN.with_borrow_mut(HashMap::clear);
+unsafe extern "C-unwind" fn forget_relation(_: Datum, relation: Oid) {
+    if invalidation::concerns(relation, BINDING_TABLE.get()) {
+        forget();
+    }
 }
 
 unsafe extern "C-unwind" fn forget_members(_: Datum, _: i32, _: u32) {
-    KNOWN.with_borrow_mut(HashMap::clear);
+    forget();
+}
+
+fn forget() {
+    KNOWN.with_borrow_mut(|known| {
+        known.bindings.clear();
+        known.generation += 1;
+    });
 }
 
 /// The tenant of the transaction.
@@ -77,20 +101,38 @@ fn admit(tenant: &str) -> Result<(), Error> {
     Ok(())
 }
 
+/// The tenants that a role is bound to. The owner of the extension, who may change every binding, is bound to none.
 fn bindings_of(role: Oid) -> Rc<[String]> {
-    if let Some(known) = KNOWN.with_borrow(|known| known.get(&role).cloned()) {
-        return known;
+    loop {
+        if let Some(known) = KNOWN.with_borrow(|known| known.bindings.get(&role).cloned()) {
+            return known;
+        }
+        // The lock takes in what others have committed, so that the snapshot after it shows it. What is told to be forgotten
+        // while the bindings are read must not be remembered: they are read again.
+        let table = catalog::lock_for_reading(c"tenant_binding");
+        BINDING_TABLE.set(table);
+        let generation = KNOWN.with_borrow(|known| known.generation);
+        let bound = read_bindings(role);
+        KNOWN.with_borrow_mut(|known| {
+            if known.generation == generation {
+                known.bindings.insert(role, bound);
+            }
+        });
+    }
+}
+
+fn read_bindings(role: Oid) -> Rc<[String]> {
+    if role == catalog::owner() {
+        return Rc::new([]);
     }
     let spi = Spi::connect();
     let _owner = AsOwner::switch();
-    let bound: Rc<[String]> = BINDINGS
+    BINDINGS
         .run(&spi, See::Committed, &[])
         .iter()
-        .filter(|row| row.datum(0).is_some_and(|bound| catalog::is_member(role, Oid::from(bound.value() as u32))))
+        .filter(|row| row.oid(0).is_some_and(|bound| catalog::is_member(role, bound)))
         .filter_map(|row| row.text(1).map(str::to_owned))
-        .collect();
-    KNOWN.with_borrow_mut(|known| known.insert(role, bound.clone()));
-    bound
+        .collect()
 }
 
 pub fn current_tenant(_: &mut Call) -> Returns {
@@ -130,6 +172,7 @@ fn change_binding(call: &mut Call, function: &str, plan: &KeptPlan) -> Returns {
     let role = catalog::role(role);
     let spi = Spi::connect();
     let _owner = AsOwner::switch();
+    CLEAN.run(&spi, See::Now, &[]);
     plan.run(&spi, See::Now, &[Some(Datum::from(role)), Some(text_datum(tenant))]);
     Ok(Some(Datum::from(0)))
 }

@@ -86,7 +86,7 @@ impl<'s> Item<'s> {
             open: row.bool(15),
             content_position: revised_at.unwrap_or(position),
             payload: row.text(payload),
-            attrs: row.datum(attrs),
+            attrs: row.jsonb(attrs),
             digest: row.datum(digest),
         })
     }

@@ -9,7 +9,7 @@ use pgrx::pg_sys::{Datum, INT8OID};
 
 use crate::draft;
 use crate::handoff::{self, Handoff};
-use crate::head::Head;
+use crate::head::{self, Head};
 use crate::item::{self, Item};
 use crate::log::Log;
 use crate::postgres::catalog;
@@ -22,6 +22,8 @@ use crate::tail::Tail;
 
 /// The columns of `session_item`, in their order.
 mod column {
+    use pgrx::pg_sys::{BYTEAOID, INT8OID, JSONBOID, JSONOID, Oid, TEXTOID, TIMESTAMPTZOID, UUIDOID};
+
     pub const SID: usize = 0;
     pub const POSITION: usize = 1;
     pub const TENANT: usize = 2;
@@ -38,6 +40,26 @@ mod column {
     pub const CONTENT_DIGEST: usize = 13;
     pub const DIGEST: usize = 14;
     pub const CREATED_AT: usize = 15;
+
+    /// Their types.
+    pub const TYPES: &[Oid] = &[
+        INT8OID,
+        INT8OID,
+        TEXTOID,
+        TEXTOID,
+        TEXTOID,
+        TEXTOID,
+        TEXTOID,
+        TEXTOID,
+        TEXTOID,
+        INT8OID,
+        JSONOID,
+        JSONBOID,
+        UUIDOID,
+        BYTEAOID,
+        BYTEAOID,
+        TIMESTAMPTZOID,
+    ];
 }
 
 static PREDECESSOR: KeptPlan = KeptPlan::new(
@@ -55,7 +77,7 @@ static KEEPS: KeptPlan = KeptPlan::new(
 /// Gives an entry its place in the chain, or checks the one that it brings.
 pub fn on_item_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     setting::commit_as_before();
-    let mut row = trigger.row();
+    let mut row = trigger.row(column::TYPES);
     let sid = row.int8(column::SID).ok_or_else(|| Error::invalid("sid", "must be given"))?;
     if let Some(handed) = handoff::take(sid, row.int8(column::POSITION)) {
         let digest = link(&mut row, &handed.tenant, &handed.agent_id, handed.tail)?;
@@ -63,6 +85,7 @@ pub fn on_item_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
         return Ok((Some(row), Decision::Write));
     }
     check(&mut row)?;
+    handoff::withdraw(sid);
     let spi = Spi::connect();
     if is_full(&row) && catalog::is_owner() {
         return restore(&spi, sid, row);
@@ -82,8 +105,13 @@ fn write<'a>(spi: &Spi, sid: i64, mut row: Tuple<'a>) -> Returns<'a> {
     if op.has_payload() && row.datum(column::PAYLOAD).is_none() {
         return Err(Error::invalid("payload", "must be given"));
     }
-    let Some(log) = Head::lock_by_key(spi, sid).and_then(|head| Log::of(spi, head)) else {
-        return Err(unknown(sid));
+    if !catalog::is_owner() {
+        // Not a matter of privileges alone: nobody backdates an entry.
+        row.clear(column::CREATED_AT);
+        row.clear(column::SALT);
+    }
+    let Some(log) = Head::lock_by_sid(spi, sid).and_then(|head| Log::of(spi, head)) else {
+        return Err(head::unknown(sid));
     };
     if is_settled(&log, op, &mut row)? {
         return Ok((None, Decision::Skip));
@@ -91,15 +119,14 @@ fn write<'a>(spi: &Spi, sid: i64, mut row: Tuple<'a>) -> Returns<'a> {
     log.head.admit(None)?;
     log.expect(row.int8(column::POSITION))?;
     link(&mut row, &log.head.tenant, &log.head.agent_id, log.tail())?;
-    log.head.touch(spi);
+    log.head.note_activity();
     Ok((Some(row), Decision::Write))
 }
 
 /// A full row of the owner's: what a restore brings, in any order of tables and without a head.
 fn restore<'a>(spi: &Spi, sid: i64, mut row: Tuple<'a>) -> Returns<'a> {
-    let _owner = AsOwner::switch();
     let position = row.int8(column::POSITION).unwrap_or_default();
-    if let Some(head) = Head::lock_by_key(spi, sid)
+    if let Some(head) = Head::lock_by_sid(spi, sid)
         && let Some(tail) = Tail::of(spi, sid)
     {
         head.admit(None)?;
@@ -121,10 +148,6 @@ fn restore<'a>(spi: &Spi, sid: i64, mut row: Tuple<'a>) -> Returns<'a> {
         }
     }
     Ok((Some(row), Decision::Write))
-}
-
-fn unknown(sid: i64) -> Error {
-    Error::SessionNotFound { session_id: format!("sid {sid}"), agent_id: String::new(), found_under: None }
 }
 
 /// Whether the row brings every column that the engine sets; an erased entry has no salt.
@@ -154,8 +177,10 @@ fn check(row: &mut Tuple) -> Result<(), Error> {
     if !op.is_item() && row.datum(TARGET).is_none() {
         return Err(Error::invalid("target", "must be given"));
     }
-    if !op.has_payload() && (row.datum(PAYLOAD).is_some() || row.datum(ATTRS).is_some()) {
-        return Err(Error::invalid("payload", "must not be given with a retract"));
+    for (name, column) in [("payload", PAYLOAD), ("attrs", ATTRS)] {
+        if !op.has_payload() && row.datum(column).is_some() {
+            return Err(Error::invalid(name, "must not be given with a retract"));
+        }
     }
     draft::position("target", row.int8(TARGET))?;
     draft::position("position", row.int8(POSITION))?;
@@ -270,6 +295,12 @@ fn demand(row: &mut Tuple, name: &'static str, column: usize, digest: &Digest) -
     }
 }
 
+/// Touches the sessions that the statement has appended to by raw SQL; a BEFORE trigger must not write other rows.
+pub fn on_items_inserted<'a>(_: &Trigger<'a>) -> Returns<'a> {
+    head::touch_noted();
+    Ok((None, Decision::Skip))
+}
+
 /// What an entry about another says: which session's, what it does, and to which position.
 pub struct Closing {
     pub sid: i64,
@@ -279,7 +310,7 @@ pub struct Closing {
 
 /// The entry that an AFTER trigger was called for; its constraints have been checked.
 pub fn closing(trigger: &Trigger) -> Result<Closing, Error> {
-    let row = trigger.row();
+    let row = trigger.row(column::TYPES);
     Ok(Closing {
         sid: row.int8(column::SID).unwrap_or_default(),
         op: Op::parse(row.text(column::OP).unwrap_or_default())?,
@@ -290,7 +321,7 @@ pub fn closing(trigger: &Trigger) -> Result<Closing, Error> {
 /// No entry changes, and none goes while its session is there and its position not below the base.
 pub fn on_item_change<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     if trigger.event() == Event::Delete {
-        let row = trigger.row();
+        let row = trigger.row(column::TYPES);
         let spi = Spi::connect();
         let _owner = AsOwner::switch();
         let entry = [row.datum(column::SID), row.datum(column::POSITION)];

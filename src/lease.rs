@@ -14,8 +14,11 @@ use crate::address::Address;
 use crate::head::{Head, sid_of};
 use crate::identity;
 use crate::postgres::call::{Call, Returns, Set};
+use crate::postgres::catalog;
+use crate::postgres::nesting;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::raise;
 use crate::postgres::setting;
 use crate::postgres::value::{bytes_datum, clock, text_datum};
 use crate::postgres::wait;
@@ -85,9 +88,9 @@ pub fn brought_for(sid: i64) -> Option<String> {
 
 pub fn session_claim(call: &mut Call) -> Returns {
     let session_id = call.text();
-    let ttl = check_ttl(call.microseconds())?;
+    let ttl = check_ttl(call.microseconds("ttl")?)?;
     let holder = call.text();
-    let wait = call.microseconds().unwrap_or(0);
+    let wait = call.microseconds("wait")?.unwrap_or(0);
     let on_missing = OnMissing::parse(call.text().or(Some("create")))?;
     let agent_id = call.text();
     name::label("holder", holder)?;
@@ -109,16 +112,21 @@ pub fn session_claim(call: &mut Call) -> Returns {
 ///
 /// While it waits it locks nothing: the holder has to be able to release.
 fn head_when_free(spi: &Spi, address: &Address, on_missing: OnMissing, wait: i64) -> Result<Option<Head>, Error> {
-    let deadline = clock() + wait;
+    let deadline = clock().saturating_add(wait);
     while wait > 0
-        && let Some(sid) = sid_of(spi, See::Latest, &address.key())
+        && let Some(sid) = sid_of(spi, See::Latest, &address.parameters())
     {
         let now = clock();
         let expires_at = EXPIRY.run(spi, See::Latest, &[Some(Datum::from(sid))]).first().and_then(|row| row.int8(0));
-        if expires_at.is_none_or(|expires_at| expires_at <= now)
-            && let Some(head) = Head::lock_unless_held(spi, address)
-        {
-            return Ok(Some(head));
+        if expires_at.is_none_or(|expires_at| expires_at <= now) {
+            if catalog::one_snapshot() && sid_of(spi, See::Now, &address.parameters()).is_none() {
+                raise::serialization_failure();
+            }
+            // In a subtransaction, so that a session that another has just claimed does not stay locked while this one waits.
+            let free = nesting::attempt(|| Head::lock_unless_held(spi, address).filter(|head| !head.is_leased()));
+            if free.is_some() {
+                return Ok(free);
+            }
         }
         let left = (deadline - now) / 1_000;
         if left <= 0 {
@@ -132,7 +140,7 @@ fn head_when_free(spi: &Spi, address: &Address, on_missing: OnMissing, wait: i64
 
 pub fn session_claim_next(call: &mut Call) -> Returns {
     let status = call.text();
-    let ttl = check_ttl(call.microseconds())?;
+    let ttl = check_ttl(call.microseconds("ttl")?)?;
     let holder = call.text();
     let owner = call.text();
     let agent_id = call.text();
@@ -145,7 +153,7 @@ pub fn session_claim_next(call: &mut Call) -> Returns {
     let filters = [Some(tenant.as_str()), status, owner, agent_id].map(|text| text.map(text_datum));
     let found = NEXT.run(&spi, See::Now, &filters);
     if let Some(row) = found.first()
-        && let Some(head) = row.int8(0).and_then(|sid| Head::lock_by_key(&spi, sid))
+        && let Some(head) = row.int8(0).and_then(|sid| Head::lock_by_sid(&spi, sid))
         && !head.is_leased()
     {
         put(&mut set, &grant(&spi, &head, holder, ttl), &[row.datum(1), row.datum(2)]);
@@ -156,7 +164,7 @@ pub fn session_claim_next(call: &mut Call) -> Returns {
 pub fn session_extend(call: &mut Call) -> Returns {
     let session_id = call.text();
     let lease = call.text().unwrap_or_default();
-    let ttl = check_ttl(call.microseconds())?;
+    let ttl = check_ttl(call.microseconds("ttl")?)?;
     let allow_expired = call.bool().unwrap_or(false);
     let agent_id = call.text();
     let address = Address::resolve(session_id, agent_id)?;

@@ -79,6 +79,7 @@ export! {
         session_rule::on_session_update as "on_session_update",
         session_rule::on_session_delete as "on_session_delete",
         item_rule::on_item_insert as "on_item_insert",
+        item_rule::on_items_inserted as "on_items_inserted",
         item_rule::on_item_change as "on_item_change",
         delta::on_item_closed as "on_item_closed",
         delta::on_delta_insert as "on_delta_insert",

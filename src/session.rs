@@ -11,11 +11,12 @@ use pgrx::pg_sys::{Datum, INT8OID, JSONBOID, JSONOID, NUMERICOID, TEXTOID, TIMES
 use crate::address::Address;
 use crate::append;
 use crate::draft;
-use crate::head::{Head, sid_of};
+use crate::head::{CREATION_ROUNDS, Head, sid_of};
 use crate::lease::Given;
 use crate::log::Log;
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::raise;
 use crate::postgres::setting;
 use crate::postgres::value::{self, Json, text_datum};
 use crate::session_rule::check_cost;
@@ -83,6 +84,8 @@ static MERGE_METADATA: KeptPlan = KeptPlan::new(
 static DELETE: KeptPlan =
     KeptPlan::new(c"delete from agent_sessions.session where sid operator(pg_catalog.=) $1", &[INT8OID]);
 
+const NOT_MERGEABLE: &str = "must be an object, as the stored one, to be merged";
+
 /// The columns of a session that a client may give, checked before anything is locked.
 struct Document<'a> {
     title: Option<&'a str>,
@@ -121,9 +124,21 @@ impl Document<'_> {
         Ok(())
     }
 
+    /// SE001 unless state and metadata, as far as they are given, are objects.
+    fn check_mergeable(&self) -> Result<(), Error> {
+        // SAFETY: the argument is a jsonb.
+        let metadata = self.metadata.map(|metadata| unsafe { value::jsonb_text(metadata) });
+        for (argument, patch) in [("state", self.state.map(|state| state.text)), ("metadata", metadata)] {
+            if patch.is_some_and(|patch| !members::is_object(patch)) {
+                return Err(Error::invalid(argument, NOT_MERGEABLE));
+            }
+        }
+        Ok(())
+    }
+
     /// Inserts the session unless it exists; whether it did not.
     fn create(&self, spi: &Spi, address: &Address, parent: Option<i64>) -> bool {
-        let [tenant, agent_id, session_id] = address.key();
+        let [tenant, agent_id, session_id] = address.parameters();
         let columns = [
             tenant,
             agent_id,
@@ -198,8 +213,9 @@ pub fn session_create(call: &mut Call) -> Returns {
     let mut set = call.set();
 
     let spi = Spi::connect();
-    let parent = parent.map(|at| sid_of(&spi, See::Now, &at.key()).ok_or_else(|| at.not_found(&spi))).transpose()?;
-    loop {
+    let parent =
+        parent.map(|at| sid_of(&spi, See::Now, &at.parameters()).ok_or_else(|| at.not_found(&spi))).transpose()?;
+    for _ in 0..CREATION_ROUNDS {
         let created = document.create(&spi, &address, parent);
         if !created && on_conflict == OnConflict::Error {
             return Err(Error::SessionExists { session_id: address.session_id, agent_id: address.agent_id });
@@ -211,11 +227,12 @@ pub fn session_create(call: &mut Call) -> Returns {
             append::append(&log, &items, None, None)?;
         }
         // A session that is to be kept may be deleted before it is shown: then it is created after all.
-        if let Some(row) = SHOW.run(&spi, See::Now, &address.key()).first() {
+        if let Some(row) = SHOW.run(&spi, See::Now, &address.parameters()).first() {
             set.put(&row.datums());
             return Ok(None);
         }
     }
+    raise::row_was_dropped()
 }
 
 pub fn session_set(call: &mut Call) -> Returns {
@@ -253,6 +270,9 @@ pub fn session_set(call: &mut Call) -> Returns {
         created_at,
     };
     document.check(&address.tenant)?;
+    if merge {
+        document.check_mergeable()?;
+    }
 
     let spi = Spi::connect();
     let Some((head, created)) = lock_or_create(&spi, &address, on_missing, &document)? else { return Ok(None) };
@@ -276,12 +296,12 @@ pub fn session_set(call: &mut Call) -> Returns {
     let merged;
     if merge {
         document.metadata = match document.metadata {
-            Some(metadata) => Some(merge_metadata(&spi, stored.datum(2), metadata)?),
+            Some(metadata) => Some(merge_metadata(&spi, stored.jsonb(2), metadata)?),
             None => None,
         };
         if let Some(state) = document.state {
             merged = members::merge(stored.text(3).unwrap_or("{}"), state.text)
-                .ok_or_else(|| Error::invalid("state", "must be an object, as the stored one, to be merged"))?;
+                .ok_or_else(|| Error::invalid("state", NOT_MERGEABLE))?;
             draft::check_size("state", &merged)?;
             document.state = Some(Json::from_part(&merged));
         }
@@ -326,20 +346,19 @@ fn lock_or_create(
     }
     let bare = Document { title: None, status: None, owner: None, metadata: None, state: None, ..*document };
     let mut created = false;
-    loop {
+    for _ in 0..CREATION_ROUNDS {
         if let Some(head) = Head::lock(spi, address, OnMissing::Ignore)? {
             return Ok(Some((head, created)));
         }
         created = bare.create(spi, address, None);
     }
+    raise::row_was_dropped()
 }
 
 fn merge_metadata(spi: &Spi, stored: Option<Datum>, patch: Datum) -> Result<Datum, Error> {
-    MERGE_METADATA
-        .run(spi, See::Now, &[stored, Some(patch)])
-        .first()
-        .and_then(|row| row.datum(0))
-        .ok_or_else(|| Error::invalid("metadata", "must be an object, as the stored one, to be merged"))
+    let merged = MERGE_METADATA.run(spi, See::Now, &[stored, Some(patch)]).first().and_then(|row| row.jsonb(0));
+    limit::at_most("metadata", value::size(merged), setting::max_payload_bytes())?;
+    merged.ok_or_else(|| Error::invalid("metadata", NOT_MERGEABLE))
 }
 
 pub fn session_delete(call: &mut Call) -> Returns {

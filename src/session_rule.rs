@@ -1,12 +1,13 @@
 //! The rules of `session`, as triggers: they hold for every statement that writes it.
 
 use agent_sessions_core::error::Error;
-use agent_sessions_core::lease::{Held, check_ttl};
+use agent_sessions_core::lease::{Held, LONGEST_TTL};
 use agent_sessions_core::{limit, name};
 use pgrx::AnyNumeric;
 use pgrx::FromDatum;
 use pgrx::pg_sys::{Datum, INT8OID};
 
+use crate::head;
 use crate::identity;
 use crate::lease;
 use crate::postgres::catalog;
@@ -18,6 +19,8 @@ use crate::postgres::value::{self, clock};
 
 /// The columns of `session`, in their order.
 mod column {
+    use pgrx::pg_sys::{BYTEAOID, INT8OID, JSONBOID, JSONOID, NUMERICOID, Oid, TEXTOID, TIMESTAMPTZOID};
+
     pub const SID: usize = 0;
     pub const TENANT: usize = 1;
     pub const AGENT_ID: usize = 2;
@@ -47,6 +50,39 @@ mod column {
     pub const CLOSED_AT: usize = 26;
     pub const EXPIRES_AT: usize = 27;
     pub const DELETED_AT: usize = 28;
+
+    /// Their types.
+    pub const TYPES: &[Oid] = &[
+        INT8OID,
+        TEXTOID,
+        TEXTOID,
+        TEXTOID,
+        TEXTOID,
+        INT8OID,
+        INT8OID,
+        INT8OID,
+        TEXTOID,
+        TEXTOID,
+        TEXTOID,
+        JSONBOID,
+        JSONOID,
+        INT8OID,
+        INT8OID,
+        INT8OID,
+        NUMERICOID,
+        BYTEAOID,
+        INT8OID,
+        TEXTOID,
+        TIMESTAMPTZOID,
+        INT8OID,
+        BYTEAOID,
+        TIMESTAMPTZOID,
+        TIMESTAMPTZOID,
+        TIMESTAMPTZOID,
+        TIMESTAMPTZOID,
+        TIMESTAMPTZOID,
+        TIMESTAMPTZOID,
+    ];
 }
 use column::*;
 
@@ -87,7 +123,7 @@ static DELETE_DESCENDANTS: KeptPlan = KeptPlan::new(
 /// Fills in what the engine sets. A full row of the owner's, as a restore brings it, keeps all but its lease.
 pub fn on_session_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     setting::commit_as_before();
-    let mut row = trigger.row();
+    let mut row = trigger.row(TYPES);
     let restored = is_full(&row) && catalog::is_owner();
     for column in [LEASE_DIGEST, LEASE_HOLDER, LEASE_EXPIRES_AT] {
         row.clear(column);
@@ -106,11 +142,16 @@ pub fn on_session_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     if row.datum(SESSION_ID).is_none() {
         row.set_text(SESSION_ID, &uuid::Uuid::now_v7().to_string());
     }
-    for (column, default) in [(REVISION, 0), (LEASE_FENCE, 0), (BASE_POSITION, 0), (CREATED_AT, now)] {
+    for (column, default) in [(REVISION, 0), (CREATED_AT, now)] {
         if row.datum(column).is_none() {
             row.set_int8(column, default);
         }
     }
+    for column in [BRANCHED_FROM, FORK_POSITION, BASE_DIGEST, DELETED_AT] {
+        row.clear(column);
+    }
+    row.set_int8(LEASE_FENCE, 0);
+    row.set_int8(BASE_POSITION, 0);
     row.set_int8(ACTIVE_AT, now);
     row.set_int8(UPDATED_AT, now);
     check_names(&row)?;
@@ -181,11 +222,7 @@ fn check_parent(row: &Tuple) -> Result<(), Error> {
     let Some(parent) = row.datum(PARENT_SID) else { return Ok(()) };
     let spi = Spi::connect();
     if PARENT.run(&spi, See::Now, &[Some(parent), row.datum(TENANT)]).len() == 0 {
-        return Err(Error::SessionNotFound {
-            session_id: format!("sid {}", parent.value() as i64),
-            agent_id: String::new(),
-            found_under: None,
-        });
+        return Err(head::unknown(parent.value() as i64));
     }
     Ok(())
 }
@@ -193,7 +230,7 @@ fn check_parent(row: &Tuple) -> Result<(), Error> {
 /// Advances the revision with the document, or checks the one that is written.
 pub fn on_session_update<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     setting::commit_as_before();
-    let (old, mut new) = (trigger.row(), trigger.new_row());
+    let (old, mut new) = (trigger.row(TYPES), trigger.new_row(TYPES));
     check_identity(&old, &new)?;
     let now = clock();
     if !new.same_bytes(&old, STATUS) && new.same_word(&old, CLOSED_AT) {
@@ -206,8 +243,10 @@ pub fn on_session_update<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
         || !new.same_word(&old, CLOSED_AT);
     let usage_changed = [INPUT_TOKENS, OUTPUT_TOKENS, EXPIRES_AT].iter().any(|&c| !new.same_word(&old, c))
         || !new.same_bytes(&old, COST);
-    if document_changed || usage_changed {
+    if document_changed || usage_changed || trigger.writes(REVISION) {
         admit(&old)?;
+    }
+    if document_changed || usage_changed {
         check_labels(&new)?;
         check_document(&new)?;
         new.set_int8(UPDATED_AT, now);
@@ -250,7 +289,9 @@ fn change_lease(old: &Tuple, new: &mut Tuple) -> Result<(), Error> {
         new.clear(LEASE_HOLDER);
         return Ok(());
     }
-    check_ttl(new.int8(LEASE_EXPIRES_AT).map(|expires_at| expires_at.saturating_sub(clock())))?;
+    if new.int8(LEASE_EXPIRES_AT).is_some_and(|expires_at| expires_at.saturating_sub(clock()) > LONGEST_TTL) {
+        return Err(Error::invalid("lease_expires_at", "must lie at most 24 hours ahead"));
+    }
     if claimed {
         admit(old)?;
         let spi = Spi::connect();
@@ -280,7 +321,7 @@ fn check_identity(old: &Tuple, new: &Tuple) -> Result<(), Error> {
 /// What a session leaves behind goes with it, whoever owns it: its log and its sub-sessions. SE022 if branches need the log.
 pub fn on_session_delete<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     setting::commit_as_before();
-    let row = trigger.row();
+    let row = trigger.row(TYPES);
     admit(&row)?;
     let spi = Spi::connect();
     let _owner = AsOwner::switch();

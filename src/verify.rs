@@ -7,6 +7,7 @@ use pgrx::pg_sys::{Datum, INT8OID};
 use crate::head::{Base, sid_of};
 use crate::identity;
 use crate::postgres::call::{Call, Returns};
+use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::value::text_datum;
 
@@ -36,6 +37,8 @@ pub fn session_verify(call: &mut Call) -> Returns {
         previous: base.previous,
         trimmed: base.position > 0,
     });
+    // As the owner: an entry whose tenant or agent was changed is hidden from the caller, and has to be found.
+    let _owner = AsOwner::switch();
     ENTRIES.stream(&spi, &[Some(Datum::from(sid))], |rows| {
         for row in rows.iter() {
             walk.step(&Entry {

@@ -1,6 +1,9 @@
 //! The elements of a batch: a JSON array of objects, their payloads taken raw.
 
+use std::marker::PhantomData;
+
 use serde::Deserialize;
+use serde::de::{IgnoredAny, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::error::Error;
@@ -40,10 +43,11 @@ fn unless_null<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<&'de
 /// SE001 if it is no array, or, naming the element from 0, if one is no object, lacks its payload, has a key of another
 /// name or a value of another type; SE018 if there are more than 100 000.
 pub fn parse(items: &str) -> Result<Vec<Element<'_>>, Error> {
-    let raw: Vec<&RawValue> =
-        serde_json::from_str(items).map_err(|_| Error::invalid("items", "must be a JSON array of objects"))?;
-    limit::at_most("items", raw.len(), limit::BATCH_ELEMENTS)?;
-    raw.into_iter()
+    let raw = serde_json::from_str::<Bounded>(items);
+    let raw = raw.map_err(|_| Error::invalid("items", "must be a JSON array of objects"))?;
+    limit::at_most("items", raw.count, limit::BATCH_ELEMENTS)?;
+    raw.elements
+        .into_iter()
         .enumerate()
         .map(|(index, element)| {
             // serde would read an array as an object whose keys are left out.
@@ -54,6 +58,44 @@ pub fn parse(items: &str) -> Result<Vec<Element<'_>>, Error> {
                 .map_err(|error| Error::invalid("items", error.to_string()).in_element(index))
         })
         .collect()
+}
+
+/// As many elements of an array as a batch may have, and the count of them all: more are passed over, not kept.
+struct Bounded<'a> {
+    elements: Vec<&'a RawValue>,
+    count: usize,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Bounded<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(input: D) -> Result<Bounded<'a>, D::Error> {
+        struct Elements<'a>(PhantomData<&'a ()>);
+
+        impl<'de: 'a, 'a> Visitor<'de> for Elements<'a> {
+            type Value = Bounded<'a>;
+
+            fn expecting(&self, to: &mut std::fmt::Formatter) -> std::fmt::Result {
+                to.write_str("an array")
+            }
+
+            fn visit_seq<S: SeqAccess<'de>>(self, mut array: S) -> Result<Bounded<'a>, S::Error> {
+                let mut elements = Vec::new();
+                while elements.len() < limit::BATCH_ELEMENTS
+                    && let Some(element) = array.next_element()?
+                {
+                    elements.push(element);
+                }
+                let mut count = elements.len();
+                if count == limit::BATCH_ELEMENTS {
+                    while array.next_element::<IgnoredAny>()?.is_some() {
+                        count += 1;
+                    }
+                }
+                Ok(Bounded { elements, count })
+            }
+        }
+
+        input.deserialize_seq(Elements(PhantomData))
+    }
 }
 
 #[cfg(test)]
@@ -105,6 +147,12 @@ mod tests {
     }
 
     #[test]
+    fn a_long_key_does_not_come_back_whole() {
+        let items = format!("[{{\"payload\":1,\"{}\":2}}]", "\u{e9}".repeat(1_000_000));
+        assert!(parse(&items).unwrap_err().detail().len() < 1_000);
+    }
+
+    #[test]
     fn only_an_array_is_a_batch() {
         for bad in ["{}", "null", "1", "\"[]\""] {
             assert_eq!(element_of(&parse(bad).unwrap_err()), serde_json::Value::Null);
@@ -116,7 +164,8 @@ mod tests {
     fn elements_are_counted() {
         let items = |count: usize| format!("[{}]", vec!["{\"payload\":1}"; count].join(","));
         assert_eq!(parse(&items(100_000)).unwrap().len(), 100_000);
-        assert_eq!(parse(&items(100_001)).unwrap_err().code(), "SE018");
+        let error = parse(&items(100_003)).unwrap_err();
+        assert_eq!(error, Error::LimitExceeded { argument: "items", limit: 100_000, actual: 100_003, element: None });
     }
 
     #[test]

@@ -52,10 +52,18 @@ pub enum Error {
     HasBranches { session_id: String },
 }
 
+/// The longest reason that an error gives, in characters.
+const REASON_CHARS: usize = 200;
+
 impl Error {
     /// SE001 for an argument that is not part of a batch element.
     pub fn invalid(argument: &'static str, reason: impl Into<String>) -> Error {
-        Error::InvalidArgument { argument, reason: reason.into(), element: None }
+        let mut reason = reason.into();
+        // A parser's words may repeat its input, however long that is.
+        if let Some((end, _)) = reason.char_indices().nth(REASON_CHARS) {
+            reason.truncate(end);
+        }
+        Error::InvalidArgument { argument, reason, element: None }
     }
 
     /// The same error, naming the batch element (from 0) that caused it.
@@ -168,6 +176,7 @@ impl Error {
             Error::ItemNotFound { .. } => "Name a live item of the session by its position or item_id.".into(),
             Error::BranchPointNotFound => "Name an entry that the session's history shows.".into(),
             Error::DeltaOutOfOrder { .. } => "Send the chunk whose number is actual.".into(),
+            Error::AppendOnly { object: "session", .. } => "Create another session for what differs.".into(),
             Error::AppendOnly { .. } => "Revise or retract by a further entry; the log keeps what was written.".into(),
             Error::Immutable { .. } => "Make a new one instead of changing it.".into(),
             Error::CredentialRejected { .. } => "Store a reference to the secret, not the secret.".into(),

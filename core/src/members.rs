@@ -3,6 +3,9 @@
 //! A parse into values would change what it does not understand: number forms, duplicate keys, lone surrogates. The text
 //! is one that PostgreSQL's `json` type has accepted, so only its structure has to be followed here.
 
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+
 /// A member: the raw key with its quotes, and the raw value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Member<'a> {
@@ -13,23 +16,36 @@ struct Member<'a> {
 /// `stored` with the top-level keys of `patch` replaced or added, each value byte for byte as given.
 /// `None` unless both are JSON objects. A key that `stored` holds twice is replaced once, where it first stands.
 pub fn merge(stored: &str, patch: &str) -> Option<String> {
-    let mut merged: Vec<Member> = members(stored)?;
-    for new in members(patch)? {
-        let key = decode(new.key);
-        let mut found = false;
-        merged.retain_mut(|old| {
-            if decode(old.key) != key {
-                return true;
+    let mut merged: Vec<Member> = Vec::new();
+    let mut place_of: HashMap<Vec<u16>, usize> = HashMap::new();
+    let (stored, patch) = (members(stored)?, members(patch)?);
+    let patched: HashSet<Vec<u16>> = patch.iter().map(|new| decode(new.key)).collect();
+    for old in stored {
+        let key = decode(old.key);
+        if patched.contains(&key) {
+            if place_of.contains_key(&key) {
+                continue;
             }
-            old.value = new.value;
-            !std::mem::replace(&mut found, true)
-        });
-        if !found {
-            merged.push(new);
+            place_of.insert(key, merged.len());
+        }
+        merged.push(old);
+    }
+    for new in patch {
+        match place_of.entry(decode(new.key)) {
+            Entry::Occupied(place) => merged[*place.get()].value = new.value,
+            Entry::Vacant(place) => {
+                place.insert(merged.len());
+                merged.push(new);
+            }
         }
     }
     let members: Vec<String> = merged.iter().map(|member| format!("{}:{}", member.key, member.value)).collect();
     Some(format!("{{{}}}", members.join(",")))
+}
+
+/// Whether a JSON text is an object.
+pub fn is_object(text: &str) -> bool {
+    text.trim_ascii_start().starts_with('{')
 }
 
 fn members(text: &str) -> Option<Vec<Member<'_>>> {
@@ -170,6 +186,15 @@ mod tests {
             assert_eq!(merge(stored, patch), None, "{stored} {patch}");
         }
         assert_eq!(merge(" {} ", "{ }").unwrap(), "{}");
+    }
+
+    #[test]
+    fn many_keys_take_no_longer_than_they_are() {
+        let object = |value: u32| {
+            let members: Vec<String> = (0..100_000).map(|key| format!("\"{key}\":{value}")).collect();
+            format!("{{{}}}", members.join(","))
+        };
+        assert_eq!(merge(&object(1), &object(2)).unwrap(), object(2));
     }
 
     #[test]

@@ -50,12 +50,17 @@ impl<'a> Call<'a> {
         self.datum().map(|datum| datum.value() as i32)
     }
 
-    /// An interval as microseconds, a day as 24 hours; `None` if it is NULL, holds months, or does not fit.
-    pub fn microseconds(&mut self) -> Option<i64> {
+    /// An interval as microseconds, a day as 24 hours. SE001 if it holds months, or does not fit.
+    pub fn microseconds(&mut self, argument: &'static str) -> Result<Option<i64>, Error> {
         // SAFETY: declared as interval, which is a pointer to this struct.
-        let interval = self.datum().map(|datum| unsafe { *datum.cast_mut_ptr::<pg_sys::Interval>() })?;
-        let days = i64::from(interval.day).checked_mul(86_400_000_000)?;
-        if interval.month == 0 { interval.time.checked_add(days) } else { None }
+        let Some(interval) = self.datum().map(|datum| unsafe { *datum.cast_mut_ptr::<pg_sys::Interval>() }) else {
+            return Ok(None);
+        };
+        let days = i64::from(interval.day).checked_mul(86_400_000_000);
+        match days.and_then(|days| days.checked_add(interval.time)).filter(|_| interval.month == 0) {
+            Some(microseconds) => Ok(Some(microseconds)),
+            None => Err(Error::invalid(argument, "must be a number of days at most, without months")),
+        }
     }
 
     pub fn bool(&mut self) -> Option<bool> {

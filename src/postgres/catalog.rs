@@ -37,6 +37,14 @@ pub fn relation(name: &CStr) -> Oid {
     unsafe { pg_sys::get_relname_relid(name.as_ptr(), pg_sys::get_namespace_oid(c"agent_sessions".as_ptr(), false)) }
 }
 
+/// A table of the extension, locked until the transaction ends; before that, the backend takes in what others have changed.
+pub fn lock_for_reading(name: &CStr) -> Oid {
+    let relation = relation(name);
+    // SAFETY: the lock is released by the end of the transaction.
+    unsafe { pg_sys::LockRelationOid(relation, pg_sys::AccessShareLock as i32) };
+    relation
+}
+
 /// Whether the current user is the tables' owner, or may act as it.
 pub fn is_owner() -> bool {
     // SAFETY: syscache look-ups.

@@ -21,6 +21,11 @@ pub fn on_change(
     }
 }
 
+/// Whether an invalidation of `told` concerns `relation`; one of no relation concerns all.
+pub fn concerns(told: Oid, relation: Oid) -> bool {
+    told == Oid::INVALID || told == relation
+}
+
 /// Invalidates a relation's cache entry in every backend when the transaction commits, and in this one at once.
 pub fn announce(relation: Oid) {
     // SAFETY: a relation that is open in the calling trigger.

@@ -1,11 +1,13 @@
 //! The one place that talks to PostgreSQL's C interface. Everything outside is safe Rust over these types.
 //!
 //! A backend runs one thread, and an ERROR of PostgreSQL arrives here as an unwinding panic which the guard around every
-//! entry turns back into the same ERROR. So destructors run, and a destructor must not call PostgreSQL while it unwinds.
+//! entry turns back into the same ERROR. So destructors run while it unwinds, and then call nothing that may raise: they restore
+//! the user and delete memory, and leave open connections to the abort that follows.
 
 pub mod call;
 pub mod catalog;
 pub mod invalidation;
+pub mod nesting;
 pub mod owner;
 pub mod plan;
 pub mod raise;

@@ -26,19 +26,33 @@ pub enum See {
 }
 
 /// A connection to SPI, for as long as it lives. Rows live as long.
+///
+/// Connections nest, and SPI works with the innermost: a statement run on another would leave its rows in the wrong memory.
 pub struct Spi {
+    depth: u32,
     _not_send: PhantomData<*mut ()>,
+}
+
+thread_local! {
+    /// How many connections are open.
+    static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
 impl Spi {
     pub fn connect() -> Spi {
         // SAFETY: connections nest; each is finished by its drop, or by the abort of its transaction.
         unsafe { pg_sys::SPI_connect() };
-        Spi { _not_send: PhantomData }
+        DEPTH.set(DEPTH.get() + 1);
+        Spi { depth: DEPTH.get(), _not_send: PhantomData }
+    }
+
+    fn assert_innermost(&self) {
+        assert_eq!(self.depth, DEPTH.get(), "a statement needs the innermost connection");
     }
 
     /// Runs a utility statement, or one that is built for one call.
     pub fn execute(&self, sql: &str) {
+        self.assert_innermost();
         let sql = CString::new(sql).expect("statements are built from quoted identifiers");
         // SAFETY: the text outlives the call.
         let result = unsafe { pg_sys::SPI_execute(sql.as_ptr(), false, 0) };
@@ -48,6 +62,7 @@ impl Spi {
 
 impl Drop for Spi {
     fn drop(&mut self) {
+        DEPTH.set(self.depth - 1);
         // An unwinding ERROR is followed by an abort, which closes what is open.
         if !std::thread::panicking() {
             // SAFETY: this connection is the innermost, since later ones were dropped before it.
@@ -88,7 +103,8 @@ impl KeptPlan {
     }
 
     /// Runs the statement; `arguments` are of the plan's types, NULL where `None`.
-    pub fn run<'s>(&self, _spi: &'s Spi, see: See, arguments: &[Option<Datum>]) -> Rows<'s> {
+    pub fn run<'s>(&self, spi: &'s Spi, see: See, arguments: &[Option<Datum>]) -> Rows<'s> {
+        spi.assert_innermost();
         let plan = self.plan();
         let (mut values, nulls) = self.split(arguments);
         let (values, nulls) = (values.as_mut_ptr(), nulls.as_ptr());
@@ -114,7 +130,8 @@ impl KeptPlan {
     }
 
     /// Runs the statement read-only, and hands its rows to `each` a thousand at a time, so that memory does not grow.
-    pub fn stream(&self, _spi: &Spi, arguments: &[Option<Datum>], mut each: impl FnMut(&Rows)) {
+    pub fn stream(&self, spi: &Spi, arguments: &[Option<Datum>], mut each: impl FnMut(&Rows)) {
+        spi.assert_innermost();
         let plan = self.plan();
         let (mut values, nulls) = self.split(arguments);
         let mut memory = PgMemoryContexts::new("agent_sessions batch of rows");
@@ -125,13 +142,14 @@ impl KeptPlan {
             loop {
                 pgrx::check_for_interrupts!();
                 pg_sys::SPI_cursor_fetch(portal, true, 1000);
-                let rows = Rows::new(pg_sys::SPI_tuptable, pg_sys::SPI_processed as usize);
+                let table = pg_sys::SPI_tuptable;
+                let rows = Rows::new(table, pg_sys::SPI_processed as usize);
                 if rows.len() == 0 {
                     break;
                 }
                 memory.switch_to(|_| each(&rows));
                 memory.reset();
-                pg_sys::SPI_freetuptable(pg_sys::SPI_tuptable);
+                pg_sys::SPI_freetuptable(table);
             }
             pg_sys::SPI_cursor_close(portal);
         }

@@ -35,6 +35,15 @@ pub fn serialization_failure() -> ! {
     );
 }
 
+/// 42804: a column of the engine's tables, or of the table that its trigger stands on, is not of the type that it was made with.
+pub fn wrong_type() -> ! {
+    pgrx::ereport!(
+        ERROR,
+        pgrx::PgSqlErrorCode::ERRCODE_DATATYPE_MISMATCH,
+        "a table of agent_sessions has other columns than it was made with"
+    );
+}
+
 /// 42501: what only the extension's owner may do.
 pub fn owner_only(function: &str) -> ! {
     pgrx::ereport!(

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use pg_sys::Datum;
 use pgrx::pg_sys;
 
-use super::value;
+use super::{raise, value};
 
 /// Rows in SPI's memory, which lasts until the connection `'s` ends.
 pub struct Rows<'s> {
@@ -57,34 +57,57 @@ impl<'s> Row<'s> {
         (!null).then_some(datum)
     }
 
+    /// The column if it is of one of `types`; 42804 otherwise, since it would be read as what it is not.
+    fn typed(&self, column: usize, types: &[pg_sys::Oid]) -> Option<Datum> {
+        // SAFETY: SPI_gettypeid checks the column's number.
+        if !types.contains(&unsafe { pg_sys::SPI_gettypeid(self.descriptor, column as i32 + 1) }) {
+            raise::wrong_type();
+        }
+        self.datum(column)
+    }
+
+    /// A bigint column, or the microseconds of a timestamptz.
     pub fn int8(&self, column: usize) -> Option<i64> {
-        self.datum(column).map(|datum| datum.value() as i64)
+        self.typed(column, &[pg_sys::INT8OID, pg_sys::TIMESTAMPTZOID]).map(|datum| datum.value() as i64)
+    }
+
+    pub fn int4(&self, column: usize) -> Option<i32> {
+        self.typed(column, &[pg_sys::INT4OID]).map(|datum| datum.value() as i32)
+    }
+
+    pub fn oid(&self, column: usize) -> Option<pg_sys::Oid> {
+        self.typed(column, &[pg_sys::OIDOID]).map(|datum| pg_sys::Oid::from(datum.value() as u32))
     }
 
     pub fn bool(&self, column: usize) -> bool {
-        self.datum(column).is_some_and(|datum| datum.value() & 0xFF != 0)
+        self.typed(column, &[pg_sys::BOOLOID]).is_some_and(|datum| datum.value() & 0xFF != 0)
     }
 
     /// A text or json column.
     pub fn text(&self, column: usize) -> Option<&'s str> {
         // SAFETY: the column is of that type, in SPI's memory.
-        self.datum(column).map(|datum| unsafe { value::text(datum) })
+        self.typed(column, &[pg_sys::TEXTOID, pg_sys::JSONOID]).map(|datum| unsafe { value::text(datum) })
     }
 
     pub fn bytes(&self, column: usize) -> Option<&'s [u8]> {
         // SAFETY: as for text.
-        self.datum(column).map(|datum| unsafe { value::bytes(datum) })
+        self.typed(column, &[pg_sys::BYTEAOID]).map(|datum| unsafe { value::bytes(datum) })
     }
 
     pub fn uuid(&self, column: usize) -> Option<[u8; 16]> {
-        // SAFETY: the column is a uuid.
-        self.datum(column).map(|datum| unsafe { value::uuid(datum) })
+        // SAFETY: as for text.
+        self.typed(column, &[pg_sys::UUIDOID]).map(|datum| unsafe { value::uuid(datum) })
+    }
+
+    /// A jsonb column, as it is.
+    pub fn jsonb(&self, column: usize) -> Option<Datum> {
+        self.typed(column, &[pg_sys::JSONBOID])
     }
 
     /// The text of a jsonb column.
     pub fn jsonb_text(&self, column: usize) -> Option<&'s str> {
-        // SAFETY: the column is a jsonb.
-        self.datum(column).map(|datum| unsafe { value::jsonb_text(datum) })
+        // SAFETY: as for text.
+        self.jsonb(column).map(|datum| unsafe { value::jsonb_text(datum) })
     }
 
     /// All columns, for handing the row on as it is.

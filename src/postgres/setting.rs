@@ -65,11 +65,21 @@ pub fn define() {
         GucContext::Userset,
         GucFlags::UNIT_BYTE,
     );
+    // A misspelt setting is an error, not a rule that silently does not hold.
+    // SAFETY: the prefix is a static text.
+    unsafe { pg_sys::MarkGUCPrefixReserved(c"agent_sessions".as_ptr()) };
 }
 
+/// A text that every check of a name refuses.
+const NOT_A_NAME: &str = "\u{FFFD}\u{1}";
+
+/// A setting's text. A startup packet may bring one that is no UTF-8: two of those must not become one tenant.
 fn text(setting: &'static GucSetting<Option<CString>>) -> String {
-    // The server has checked the encoding when the setting was made.
-    setting.get().map(|text| text.to_string_lossy().into_owned()).unwrap_or_default()
+    match setting.get().map(CString::into_string) {
+        Some(Ok(text)) => text,
+        Some(Err(_)) => NOT_A_NAME.to_owned(),
+        None => String::new(),
+    }
 }
 
 pub fn tenant() -> String {
@@ -104,24 +114,28 @@ pub fn commit_durably() {
     }
 }
 
-/// Lets the transaction commit without waiting for the disk, if it has written nothing yet.
+/// Lets a statement commit without waiting for the disk, if it is a transaction of its own and has written nothing yet: what
+/// else a transaction writes is not ours to risk.
 pub fn commit_asynchronously() {
     // SAFETY: reads the state of the transaction.
-    let has_written = unsafe { pg_sys::GetTopTransactionIdIfAny() } != pg_sys::InvalidTransactionId;
-    if !has_written && !commits_asynchronously() {
-        let before = set_to(c"synchronous_commit");
+    let alone =
+        unsafe { !pg_sys::IsTransactionBlock() && pg_sys::GetTopTransactionIdIfAny() == pg_sys::InvalidTransactionId };
+    if alone && !commits_asynchronously() {
+        RELAXED.set(Some((transaction(), value_of(c"synchronous_commit"))));
         set_local(c"synchronous_commit", c"off");
-        RELAXED.set(Some((transaction(), before)));
     }
 }
 
 /// Takes [`commit_asynchronously`] back in the same transaction, which writes more than chunks after all.
 pub fn commit_as_before() {
-    if let Some((relaxed, before)) = RELAXED.take()
-        && relaxed == transaction()
-    {
-        set_local(c"synchronous_commit", &before);
-    }
+    RELAXED.with_borrow(|relaxed| {
+        if let Some((relaxed, before)) = relaxed
+            && *relaxed == transaction()
+            && commits_asynchronously()
+        {
+            set_local(c"synchronous_commit", before);
+        }
+    });
 }
 
 thread_local! {
@@ -130,7 +144,7 @@ thread_local! {
 }
 
 /// The transaction's start, which no two transactions of a backend share.
-fn transaction() -> i64 {
+pub fn transaction() -> i64 {
     // SAFETY: reads the state of the transaction.
     unsafe { pg_sys::GetCurrentTransactionStartTimestamp() }
 }
@@ -140,7 +154,7 @@ fn commits_asynchronously() -> bool {
     unsafe { pg_sys::synchronous_commit == pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as i32 }
 }
 
-fn set_to(name: &CStr) -> CString {
+fn value_of(name: &CStr) -> CString {
     // SAFETY: a setting that exists, whose value is a C string.
     unsafe { CStr::from_ptr(pg_sys::GetConfigOption(name.as_ptr(), false, false)).to_owned() }
 }

@@ -6,7 +6,7 @@ use agent_sessions_core::error::Error;
 use pg_sys::Datum;
 use pgrx::pg_sys;
 
-use super::raise::raise;
+use super::raise::{self, raise};
 use super::value;
 
 /// What a BEFORE trigger decides.
@@ -39,10 +39,16 @@ pub struct Tuple<'a> {
 impl<'a> Tuple<'a> {
     /// # Safety
     /// `tuple` is a row of `descriptor`, and outlives `'a`.
-    unsafe fn deform(tuple: pg_sys::HeapTuple, descriptor: pg_sys::TupleDesc) -> Tuple<'a> {
+    unsafe fn deform(tuple: pg_sys::HeapTuple, descriptor: pg_sys::TupleDesc, types: &[pg_sys::Oid]) -> Tuple<'a> {
         // SAFETY: both vectors have as many elements as the descriptor has columns.
         unsafe {
             let columns = (*descriptor).natts as usize;
+            // The owner may alter its tables, and put triggers on others: a wrong type would be read as a wild pointer.
+            let expected = columns >= types.len()
+                && (1..).zip(types).all(|(number, wanted)| pg_sys::SPI_gettypeid(descriptor, number) == *wanted);
+            if !expected {
+                raise::wrong_type();
+            }
             let (mut values, mut nulls) = (vec![Datum::from(0); columns], vec![true; columns]);
             pg_sys::heap_deform_tuple(tuple, descriptor, values.as_mut_ptr(), nulls.as_mut_ptr());
             Tuple { values, nulls, memory: pg_sys::CurrentMemoryContext, _call: PhantomData }
@@ -126,9 +132,10 @@ impl<'a> Tuple<'a> {
     pub fn same_bytes(&self, other: &Tuple, column: usize) -> bool {
         // SAFETY: the column is a varlena.
         match (self.datum(column), other.datum(column)) {
-            (Some(left), Some(right)) => {
-                left.value() == right.value() || unsafe { value::bytes(left) == value::bytes(right) }
-            }
+            (Some(left), Some(right)) => unsafe {
+                // As stored first: a value that was not touched is the same pointer to its toast, however large.
+                value::raw_bytes(left) == value::raw_bytes(right) || value::bytes(left) == value::bytes(right)
+            },
             (left, right) => left.is_none() && right.is_none(),
         }
     }
@@ -150,16 +157,26 @@ impl<'a> Trigger<'a> {
         }
     }
 
-    /// The row that an INSERT brings, or the one that an UPDATE or DELETE finds.
-    pub fn row(&self) -> Tuple<'a> {
-        // SAFETY: a row trigger has this tuple, of the relation's descriptor.
-        unsafe { Tuple::deform((*self.data).tg_trigtuple, self.descriptor()) }
+    /// The row that an INSERT brings, or the one that an UPDATE or DELETE finds. 42804 if its columns are not of `types`.
+    pub fn row(&self, types: &[pg_sys::Oid]) -> Tuple<'a> {
+        // SAFETY: a row trigger has this tuple, of the relation's descriptor; a statement trigger has none.
+        unsafe {
+            if (*self.data).tg_trigtuple.is_null() {
+                raise::wrong_type();
+            }
+            Tuple::deform((*self.data).tg_trigtuple, self.descriptor(), types)
+        }
     }
 
-    /// The row that an UPDATE leaves.
-    pub fn new_row(&self) -> Tuple<'a> {
+    /// The row that an UPDATE leaves. As [`row`](Trigger::row).
+    pub fn new_row(&self, types: &[pg_sys::Oid]) -> Tuple<'a> {
         // SAFETY: as row, for UPDATE.
-        unsafe { Tuple::deform((*self.data).tg_newtuple, self.descriptor()) }
+        unsafe {
+            if (*self.data).tg_newtuple.is_null() {
+                raise::wrong_type();
+            }
+            Tuple::deform((*self.data).tg_newtuple, self.descriptor(), types)
+        }
     }
 
     /// Whether the UPDATE names the column in its SET list, even if it writes the value that was there.

@@ -24,6 +24,18 @@ pub unsafe fn bytes<'a>(datum: Datum) -> &'a [u8] {
     unsafe { pgrx::varlena::varlena_to_byte_slice(pg_sys::pg_detoast_datum_packed(datum.cast_mut_ptr())) }
 }
 
+/// A varlena as it is stored, header included, perhaps a pointer to its toast.
+///
+/// # Safety
+/// As for [`text`].
+pub unsafe fn raw_bytes<'a>(datum: Datum) -> &'a [u8] {
+    // SAFETY: by the caller's promise; the size counts the header.
+    unsafe {
+        let start = datum.cast_mut_ptr::<pg_sys::varlena>();
+        std::slice::from_raw_parts(start.cast::<u8>(), pgrx::varsize_any(start))
+    }
+}
+
 /// A uuid datum.
 ///
 /// # Safety
@@ -133,12 +145,7 @@ pub fn uuid_datum(bytes: [u8; 16]) -> Datum {
 
 /// An array of one dimension. `element` is one of the types below.
 pub fn array(element: Element, values: &[Option<Datum>]) -> Datum {
-    let (oid, length, by_value, align) = match element {
-        Element::Int8 => (pg_sys::INT8OID, 8, true, b'd'),
-        Element::Text => (pg_sys::TEXTOID, -1, false, b'i'),
-        Element::Json => (pg_sys::JSONOID, -1, false, b'i'),
-        Element::Jsonb => (pg_sys::JSONBOID, -1, false, b'i'),
-    };
+    let (oid, length, by_value, align) = element.layout();
     let mut datums: Vec<Datum> = values.iter().map(|value| value.unwrap_or(Datum::from(0))).collect();
     let mut nulls: Vec<bool> = values.iter().map(Option::is_none).collect();
     let (mut dimension, mut lower_bound) = (values.len() as i32, 1);
@@ -166,15 +173,24 @@ pub enum Element {
     Jsonb,
 }
 
+impl Element {
+    /// Type, length, whether it is passed by value, and alignment, as pg_type has them.
+    const fn layout(self) -> (Oid, i32, bool, u8) {
+        match self {
+            Element::Int8 => (pg_sys::INT8OID, 8, true, b'd'),
+            Element::Text => (pg_sys::TEXTOID, -1, false, b'i'),
+            Element::Json => (pg_sys::JSONOID, -1, false, b'i'),
+            Element::Jsonb => (pg_sys::JSONBOID, -1, false, b'i'),
+        }
+    }
+}
+
 /// The elements of an array, or `None` unless it is a list of values: of one dimension (or empty) and without NULL.
 ///
 /// # Safety
 /// `datum` is an array of that element type.
 pub unsafe fn elements(element: Element, datum: Datum) -> Option<Vec<Datum>> {
-    let (oid, length, by_value, align) = match element {
-        Element::Int8 => (pg_sys::INT8OID, 8, true, b'd'),
-        _ => (pg_sys::TEXTOID, -1, false, b'i'),
-    };
+    let (oid, length, by_value, align) = element.layout();
     let (mut values, mut nulls, mut count) = (std::ptr::null_mut(), std::ptr::null_mut(), 0);
     // SAFETY: by the caller's promise; deconstruct_array fills two arrays of `count` elements.
     unsafe {

@@ -175,32 +175,26 @@ async fn chunks_alone_may_commit_without_waiting_for_the_disk() {
     let writer = db.writer().await;
     writer.create_session("s").await;
     let target = open(&writer, "answer").await;
-    let relaxed =
-        |number: i32| format!("select agent_sessions.session_delta('s', {target}, {number}, 'x', durable => false)");
-    let setting = "select current_setting('synchronous_commit')";
-    writer.begin("read committed").await;
-    writer.run(&relaxed(0)).await;
-    assert_eq!(writer.value::<String>(setting, &[]).await, "off");
-    writer.append("s", "1").await;
-    assert_eq!(writer.value::<String>(setting, &[]).await, "on", "an append waits");
-    writer.run(&relaxed(1)).await;
-    assert_eq!(writer.value::<String>(setting, &[]).await, "on", "so does a chunk beside it");
-    writer.commit().await;
-    writer.run(&relaxed(2)).await;
-    assert_eq!(writer.value::<String>(setting, &[]).await, "on", "it ends with its transaction");
-    let title = "select agent_sessions.session_set('s', title => 't')";
+    let relaxed = |number: i32| format!("agent_sessions.session_delta('s', {target}, {number}, 'x', durable => false)");
+    let setting = "current_setting('synchronous_commit')";
+    let alone = format!("select {setting} from (select {} offset 0) d", relaxed(0));
+    assert_eq!(writer.value::<String>(&alone, &[]).await, "off");
+    assert_eq!(writer.value::<String>(&format!("select {setting}"), &[]).await, "on", "it ends with its statement");
+    // Who writes more in the same statement waits for all of it.
     for write in [
-        title,
-        "select session_id from agent_sessions.session_create('t')",
-        "select agent_sessions.session_delete('t')",
+        "agent_sessions.session_append('s', '1')",
+        "agent_sessions.session_set('s', title => 't')",
+        "(select session_id from agent_sessions.session_create('t'))",
+        "agent_sessions.session_delete('t')",
     ] {
-        writer.begin("read committed").await;
-        writer.run(&relaxed(2)).await;
-        assert_eq!(writer.value::<String>(setting, &[]).await, "off");
-        writer.run(write).await;
-        assert_eq!(writer.value::<String>(setting, &[]).await, "on", "{write}");
-        writer.commit().await;
+        let both = format!("select {setting} from (select {}, {write} offset 0) d", relaxed(0));
+        assert_eq!(writer.value::<String>(&both, &[]).await, "on", "{write}");
     }
+    // A transaction block may write anything else before it ends.
+    writer.begin("read committed").await;
+    writer.run(&format!("select {}", relaxed(1))).await;
+    assert_eq!(writer.value::<String>(&format!("select {setting}"), &[]).await, "on");
+    writer.commit().await;
 }
 
 /// Bytes of WAL that a statement writes, as its own backend counts them.
