@@ -66,7 +66,8 @@ async fn pages(connection: &Connection, arguments: &str, rows_per_page: i32) -> 
         let rows = connection.query(&sql, &[&after, &rows_per_page]).await;
         let rows = rows.unwrap_or_else(|error| panic!("{sql}\n{error:?}"));
         let Some(last) = rows.last() else { return pages };
-        after = Some(last.get(2));
+        let before = after.replace(last.get(2));
+        assert_ne!(after, before, "{arguments}: a page ends where the one before it did");
         pages.push(rows.iter().map(|row| (row.get(0), row.get(1))).collect());
     }
 }
