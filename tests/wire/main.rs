@@ -12,6 +12,7 @@ mod in_backend;
 mod install;
 mod isolation;
 mod items;
+mod leases;
 mod payloads;
 mod plans;
 mod races;
