@@ -114,10 +114,8 @@ pub fn session_claim(call: &mut Call) -> Returns {
 fn head_when_free(spi: &Spi, address: &Address, on_missing: OnMissing, wait: i64) -> Result<Option<Head>, Error> {
     let deadline = clock().saturating_add(wait);
     while wait > 0
-        && let Some(sid) = sid_of(spi, See::Latest, &address.parameters())
+        && let Some((now, expires_at)) = look(address)
     {
-        let now = clock();
-        let expires_at = EXPIRY.run(spi, See::Latest, &[Some(Datum::from(sid))]).first().and_then(|row| row.int8(0));
         if expires_at.is_none_or(|expires_at| expires_at <= now) {
             if catalog::one_snapshot() && sid_of(spi, See::Now, &address.parameters()).is_none() {
                 raise::serialization_failure();
@@ -136,6 +134,16 @@ fn head_when_free(spi: &Spi, address: &Address, on_missing: OnMissing, wait: i64
         wait::sleep(left.min(until_expiry.max(1)).min(LOOK_AGAIN_MILLISECONDS));
     }
     Head::lock(spi, address, on_missing)
+}
+
+/// The clock, and when the session's lease ends, as it is committed now; `None` if there is no such session.
+fn look(address: &Address) -> Option<(i64, Option<i64>)> {
+    // A connection of its own, which frees what a look leaves behind: a claim may wait for hours.
+    let spi = Spi::connect();
+    let now = clock();
+    let sid = sid_of(&spi, See::Latest, &address.parameters())?;
+    let rows = EXPIRY.run(&spi, See::Latest, &[Some(Datum::from(sid))]);
+    Some((now, rows.first().and_then(|row| row.int8(0))))
 }
 
 pub fn session_claim_next(call: &mut Call) -> Returns {
