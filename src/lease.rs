@@ -126,7 +126,7 @@ fn head_when_free(spi: &Spi, address: &Address, on_missing: OnMissing, wait: i64
                 return Ok(free);
             }
         }
-        let left = (deadline - now) / 1_000;
+        let left = (deadline - now + 999) / 1_000;
         if left <= 0 {
             return Ok(None);
         }
