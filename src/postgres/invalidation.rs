@@ -3,7 +3,8 @@
 use pg_sys::{Datum, Oid};
 use pgrx::pg_sys;
 
-/// Has `forget` called whenever a relation's cache entry or a role's memberships are invalidated, by any backend.
+/// Has the first function called whenever a relation's cache entry is invalidated, by any backend, and the second whenever
+/// roles' memberships are.
 ///
 /// Registered once, when the library is loaded: PostgreSQL keeps no way to take a callback back.
 pub fn on_change(

@@ -8,6 +8,7 @@ mod digests;
 mod documentation;
 mod drivers;
 mod dump;
+mod hardening;
 mod in_backend;
 mod install;
 mod isolation;
