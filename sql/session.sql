@@ -7,6 +7,7 @@ create table agent_sessions.session (
   parent_sid bigint,
   branched_from bigint,
   fork_position bigint,
+  fork_digest bytea,
   origin text collate "C",
   title text,
   status text collate "C",
@@ -35,7 +36,9 @@ create table agent_sessions.session (
     (lease_digest is null) = (lease_expires_at is null) and octet_length(lease_digest) = 32 and lease_fence >= 0
   ),
   constraint session_base_check check (base_position >= 0 and (base_position > 0) = (base_digest is not null)),
-  constraint session_fork_check check (fork_position >= 0 and (fork_position is null or branched_from is not null))
+  constraint session_fork_check check (
+    fork_position >= 0 and octet_length(fork_digest) = 32 and (fork_position is null) = (fork_digest is null)
+  )
 );
 
 -- Values would survive an erasure in pg_statistic.
@@ -47,6 +50,7 @@ create index session_created_idx on agent_sessions.session (tenant, created_at, 
 create index session_active_idx on agent_sessions.session (tenant, active_at, sid);
 create index session_owner_idx on agent_sessions.session (tenant, owner, active_at, sid);
 create index session_agent_idx on agent_sessions.session (tenant, agent_id, active_at, sid);
+create index session_expires_idx on agent_sessions.session (tenant, expires_at, sid) where expires_at is not null;
 create index session_parent_idx on agent_sessions.session (parent_sid) where parent_sid is not null;
 create index session_branch_idx on agent_sessions.session (branched_from) where branched_from is not null;
 -- the last one: without statistics the planner takes it, among those that cost the same
@@ -60,8 +64,9 @@ comment on column agent_sessions.session.agent_id is 'The agent, unique together
 comment on column agent_sessions.session.session_id is 'The client''s id, 1 to 500 characters; a UUIDv7 when left out';
 comment on column agent_sessions.session.owner is 'Whose session it is, for listing; not a PostgreSQL role';
 comment on column agent_sessions.session.parent_sid is 'The session that this one is a sub-session of';
-comment on column agent_sessions.session.branched_from is 'The session whose log this one goes on from';
-comment on column agent_sessions.session.fork_position is 'The branch''s first own position: one after the last that it inherits';
+comment on column agent_sessions.session.branched_from is 'The session that this one is a branch of';
+comment on column agent_sessions.session.fork_position is 'The branch''s first own position: one after the last that it inherits; NULL if it inherits nothing';
+comment on column agent_sessions.session.fork_digest is 'The digest that the inherited log ended with: what the branch''s genesis stands on';
 comment on column agent_sessions.session.origin is 'The program or place that the session belongs to; calls that name another get SE004';
 comment on column agent_sessions.session.title is 'A title for people, up to 10000 characters';
 comment on column agent_sessions.session.status is 'A word of the client''s; closed sets closed_at';

@@ -29,7 +29,7 @@ create view agent_sessions.session_head with (security_invoker = true) as
 select
   s.sid, s.tenant, s.active_at,
   s.session_id, s.agent_id, s.owner, s.title, s.status, s.metadata, s.state, s.revision,
-  coalesce(tail.position + 1, nullif(s.base_position, 0), s.fork_position, 0) as next_position,
+  coalesce(tail.position + 1, greatest(s.base_position, s.fork_position)) as next_position,
   tail.created_at as last_entry_at,
   s.input_tokens, s.output_tokens, s.cost, s.origin,
   (select parent.session_id from agent_sessions.session parent where parent.sid = s.parent_sid) as parent_session_id,

@@ -52,4 +52,4 @@ create function agent_sessions.session_delete(
 ) returns boolean
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'agent_sessions_session_delete';
 comment on function agent_sessions.session_delete(text, text, text, text) is
-  'Deletes the session, its log and its sub-sessions. on_missing: error (SE002) or ignore, which returns NULL. SE001, SE008, SE009';
+  'Deletes the session, its log and its sub-sessions. Those whose log a branch needs are hidden instead, and go with the last such branch. on_missing: error (SE002) or ignore, which returns NULL. SE001, SE008, SE009';

@@ -22,21 +22,21 @@ static REMEMBER: KeptPlan = KeptPlan::new(
 const READER: &[&str] = &[
     "usage on schema agent_sessions",
     "select on agent_sessions.session, agent_sessions.session_item, agent_sessions.session_delta",
-    "select on agent_sessions.session_head, agent_sessions.live_entry, agent_sessions.live_item, \
+    "select on agent_sessions.session_head, agent_sessions.live_item, \
      agent_sessions.lease_status",
     "execute on function agent_sessions.current_tenant, agent_sessions.current_agent, agent_sessions.isolated_agent, \
      agent_sessions.tenant_use, agent_sessions.schema_version, agent_sessions.schema_require",
     "execute on function agent_sessions.page_rows, agent_sessions.list_order, agent_sessions.list_cursor, \
-     agent_sessions.cursor_at, agent_sessions.cursor_sid, agent_sessions.session_matching, agent_sessions.sids_named, agent_sessions.log_of",
+     agent_sessions.cursor_at, agent_sessions.cursor_sid, agent_sessions.session_matching, agent_sessions.sids_named",
     "execute on function agent_sessions.session_get, agent_sessions.session_list, agent_sessions.session_history, \
      agent_sessions.session_context, agent_sessions.session_log, agent_sessions.session_stats, \
-     agent_sessions.session_verify",
+     agent_sessions.session_lineage, agent_sessions.session_verify",
 ];
 
 /// What a writer needs besides: columns that are a client's to give. With table-wide privileges, raw SQL could hide
 /// entries, backdate them or give itself a lease.
 const WRITER: &[&str] = &[
-    "insert (tenant, agent_id, session_id, owner, parent_sid, origin, title, status, metadata, state, input_tokens, \
+    "insert (tenant, agent_id, session_id, owner, parent_sid, branched_from, fork_position, origin, title, status, metadata, state, input_tokens, \
      output_tokens, cost, created_at, expires_at) on agent_sessions.session",
     "update (owner, origin, title, status, metadata, state, revision, input_tokens, output_tokens, cost, closed_at, \
      expires_at) on agent_sessions.session",
@@ -46,6 +46,8 @@ const WRITER: &[&str] = &[
     "execute on function agent_sessions.session_create, agent_sessions.session_set, agent_sessions.session_delete, \
      agent_sessions.session_append, agent_sessions.session_append_batch, agent_sessions.session_revise, \
      agent_sessions.session_retract, agent_sessions.session_pop, agent_sessions.session_delta",
+    "execute on function agent_sessions.session_branch, agent_sessions.session_trim, agent_sessions.session_erase, \
+     agent_sessions.session_expire",
     "execute on function agent_sessions.session_claim, agent_sessions.session_claim_next, agent_sessions.session_extend, \
      agent_sessions.session_release",
 ];

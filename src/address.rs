@@ -15,6 +15,13 @@ static OTHER_AGENT: KeptPlan = KeptPlan::new(
     &[TEXTOID, TEXTOID],
 );
 
+static FIND: KeptPlan = KeptPlan::new(
+    c"select s.sid from agent_sessions.session s \
+      where s.tenant operator(pg_catalog.=) $1 and s.agent_id operator(pg_catalog.=) $2 \
+        and s.session_id operator(pg_catalog.=) $3 and s.deleted_at is null",
+    &[TEXTOID, TEXTOID, TEXTOID],
+);
+
 #[derive(Clone, Debug)]
 pub struct Address {
     pub tenant: String,
@@ -32,6 +39,11 @@ impl Address {
     /// The address of a parent; its agent is the child's when left out. As [`resolve`](Address::resolve), naming its arguments.
     pub fn of_parent(session_id: &str, agent_id: &str) -> Result<Address, Error> {
         Address::of(["parent_session_id", "parent_agent_id"], session_id, Some(agent_id))
+    }
+
+    /// The address of a branch that is to be made. As [`resolve`](Address::resolve), naming its arguments.
+    pub fn of_branch(session_id: &str, agent_id: &str) -> Result<Address, Error> {
+        Address::of(["new_session_id", "new_agent_id"], session_id, Some(agent_id))
     }
 
     fn of(arguments: [&'static str; 2], session_id: &str, agent_id: Option<&str>) -> Result<Address, Error> {
@@ -58,4 +70,20 @@ impl Address {
             found_under: found.first().and_then(|row| row.text(0).map(str::to_owned)),
         }
     }
+}
+
+/// The sid of a session that is not to be locked, by the parameters of its address.
+pub fn sid_of(spi: &Spi, see: See, parameters: &[Option<Datum>; 3]) -> Option<i64> {
+    FIND.run(spi, see, parameters).first().and_then(|row| row.int8(0))
+}
+
+/// The parameters of the session that a reader means. An id that no session can have finds none.
+pub fn of_reader(
+    session_id: Option<&str>,
+    agent_id: Option<&str>,
+    tenant: Option<&str>,
+) -> Result<[Option<Datum>; 3], Error> {
+    let tenant = tenant.map_or_else(identity::tenant, |tenant| Ok(tenant.to_owned()))?;
+    let agent_id = agent_id.map_or_else(identity::agent, str::to_owned);
+    Ok([Some(text_datum(&tenant)), Some(text_datum(&agent_id)), session_id.map(text_datum)])
 }

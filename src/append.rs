@@ -12,7 +12,7 @@ use crate::draft::{self, Draft, Item};
 use crate::item;
 use crate::log::Log;
 use crate::postgres::call::{Call, Returns};
-use crate::postgres::plan::Spi;
+use crate::postgres::plan::{See, Spi};
 use crate::postgres::value::text_datum;
 
 #[derive(Clone, Copy)]
@@ -184,12 +184,12 @@ fn stored<'a>(log: &Log<'a>, items: &[Item<'a>]) -> HashMap<&'a str, Standing<'a
     if ids.is_empty() {
         return HashMap::new();
     }
-    let positions = item::places(log.spi, log.sid(), &ids);
+    let positions = item::places(log.spi, See::Now, &log.lineage, item::id_array(&ids));
     let positions: Vec<i64> = positions.iter().map(|(_, position)| *position).collect();
     if positions.is_empty() {
         return HashMap::new();
     }
-    item::Item::at(log.spi, log.sid(), &positions)
+    item::Item::at(log.spi, &log.lineage, &positions)
         .into_iter()
         .filter_map(|item| Some((item.item_id?, Standing { item, first: None, content: None })))
         .collect()

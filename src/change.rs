@@ -6,22 +6,15 @@ use agent_sessions_core::error::Error;
 use agent_sessions_core::limit;
 use agent_sessions_core::name;
 use agent_sessions_core::word::OnMissing;
-use pgrx::pg_sys::{Datum, TEXTOID};
+use pgrx::pg_sys::Datum;
 
 use crate::address::Address;
 use crate::draft::{self, Draft};
+use crate::history::{self, Wanted};
 use crate::item::{self, Item};
 use crate::log::Log;
 use crate::postgres::call::{Call, Returns};
-use crate::postgres::plan::{KeptPlan, See, Spi};
-
-static NEWEST: KeptPlan = KeptPlan::new(
-    c"select h.position, h.op, h.kind, h.item_id, h.tag, h.author, h.payload, h.attrs, h.created_at, h.digest, \
-        h.revised_at_position, h.open, h.delta_text \
-      from agent_sessions.session_history(session_id => $3, agent_id => $2, tenant => $1, newest_first => true, \
-        max_rows => 1) h",
-    &[TEXTOID, TEXTOID, TEXTOID],
-);
+use crate::postgres::plan::{See, Spi};
 
 pub fn session_revise(call: &mut Call) -> Returns {
     let session_id = call.text();
@@ -50,10 +43,12 @@ pub fn session_revise(call: &mut Call) -> Returns {
     let Some(log) = Log::open(&spi, &address, OnMissing::Error)? else { return Ok(None) };
     let missing = |reason| Error::ItemNotFound { target, item_id: item_id.map(str::to_owned), reason };
     let place = match item_id {
-        Some(id) => item::places(&spi, log.sid(), &[id]).first().map(|(_, position)| *position),
+        Some(id) => {
+            item::places(&spi, See::Now, &log.lineage, item::id_array(&[id])).first().map(|(_, position)| *position)
+        }
         None => target,
     };
-    let found = place.and_then(|place| Item::at(&spi, log.sid(), &[place]).pop());
+    let found = place.and_then(|place| Item::at(&spi, &log.lineage, &[place]).pop());
     let item = found.ok_or_else(|| missing("no item was appended there"))?;
     if !item.live {
         return Err(missing("the item was retracted"));
@@ -126,13 +121,13 @@ impl Aim<'_> {
     fn drafts(&self, log: &Log) -> Result<(Vec<Draft<'static>>, i64), Error> {
         match self {
             Aim::From(target) => {
-                let live = item::live_from(log.spi, log.sid(), *target);
+                let live = history::count_from(See::Now, &log.lineage, *target);
                 Ok((if live > 0 { vec![Draft::retract_from(*target)] } else { Vec::new() }, live))
             }
             Aim::Items { targets, item_ids } => {
                 let mut places = targets.clone();
                 if !item_ids.is_empty() {
-                    let found = item::places(log.spi, log.sid(), item_ids);
+                    let found = item::places(log.spi, See::Now, &log.lineage, item::id_array(item_ids));
                     let known: HashSet<&str> = found.iter().map(|(id, _)| *id).collect();
                     if let Some(unknown) = item_ids.iter().find(|id| !known.contains(*id)) {
                         return Err(Error::ItemNotFound {
@@ -145,7 +140,7 @@ impl Aim<'_> {
                 }
                 places.sort_unstable();
                 places.dedup();
-                let items = Item::at(log.spi, log.sid(), &places);
+                let items = Item::at(log.spi, &log.lineage, &places);
                 if let Some(unknown) =
                     places.iter().find(|place| items.binary_search_by_key(*place, |item| item.position).is_err())
                 {
@@ -173,12 +168,15 @@ pub fn session_pop(call: &mut Call) -> Returns {
 
     let spi = Spi::connect();
     let Some(log) = Log::open(&spi, &address, OnMissing::Ignore)? else { return Ok(None) };
-    let newest = NEWEST.run(&spi, See::Now, &address.parameters());
-    if let Some(row) = newest.first()
-        && let Some(position) = row.int8(0)
-    {
+    let newest = Wanted { newest_first: true, max_rows: Some(1), ..Wanted::ALL };
+    let mut popped = None;
+    history::live_items(See::Now, &log.lineage, &newest, |spi, item| {
+        set.put(&item.columns(spi, See::Now, &log.lineage));
+        popped = Some(item.position());
+        true
+    });
+    if let Some(position) = popped {
         log.head.admit(lease)?;
-        set.put(&row.datums());
         log.write(&[Draft::retract(position)], lease);
     }
     Ok(None)

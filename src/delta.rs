@@ -116,7 +116,7 @@ pub fn on_delta_insert<'a>(trigger: &Trigger<'a>) -> trigger::Returns<'a> {
         return Err(head::unknown(sid));
     };
     log.head.admit(None)?;
-    let item = Item::find(&spi, sid, target)?;
+    let item = Item::find(&spi, &log.lineage, target)?;
     if !(item.open && item.live) {
         return Err(Error::ItemNotFound { target: Some(target), item_id: None, reason: "the item is not open" });
     }

@@ -43,9 +43,14 @@ impl<'a> Draft<'a> {
         Draft::about(Op::RetractFrom, target)
     }
 
-    fn about(op: Op, target: i64) -> Draft<'a> {
-        let target = Some(target);
-        Draft { op, target, kind: None, item_id: None, tag: None, author: None, payload: None, attrs: None }
+    /// An entry about another.
+    pub fn about(op: Op, target: i64) -> Draft<'a> {
+        Draft { target: Some(target), ..Draft::of(op) }
+    }
+
+    /// An entry that says no more than what it does.
+    pub const fn of(op: Op) -> Draft<'a> {
+        Draft { op, target: None, kind: None, item_id: None, tag: None, author: None, payload: None, attrs: None }
     }
 
     /// The labels of an item: SE001 for one that is empty, too long or holds control characters.

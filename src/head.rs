@@ -9,22 +9,18 @@ use agent_sessions_core::word::OnMissing;
 use pgrx::pg_sys::{Datum, INT8OID, TEXTOID};
 
 use crate::address::Address;
+use crate::identity;
 use crate::lease;
+use crate::lineage::Origin;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
-use crate::postgres::value::{self, clock};
+use crate::postgres::value::{self, clock, text_datum};
 use crate::postgres::{raise, setting};
 
-static FIND: KeptPlan = KeptPlan::new(
-    c"select s.sid from agent_sessions.session s \
-      where s.tenant operator(pg_catalog.=) $1 and s.agent_id operator(pg_catalog.=) $2 \
-        and s.session_id operator(pg_catalog.=) $3 and s.deleted_at is null",
-    &[TEXTOID, TEXTOID, TEXTOID],
-);
-
 static LOCK: KeptPlan = KeptPlan::new(
-    c"select s.sid, s.active_at, s.lease_digest, s.lease_holder, s.lease_expires_at, s.tenant, s.agent_id \
+    c"select s.sid, s.active_at, s.lease_digest, s.lease_holder, s.lease_expires_at, s.tenant, s.agent_id, \
+        s.branched_from, s.fork_position, s.base_position \
       from agent_sessions.session s \
       where s.tenant operator(pg_catalog.=) $1 and s.agent_id operator(pg_catalog.=) $2 \
         and s.session_id operator(pg_catalog.=) $3 and s.deleted_at is null \
@@ -33,7 +29,8 @@ static LOCK: KeptPlan = KeptPlan::new(
 );
 
 static LOCK_UNLESS_HELD: KeptPlan = KeptPlan::new(
-    c"select s.sid, s.active_at, s.lease_digest, s.lease_holder, s.lease_expires_at, s.tenant, s.agent_id \
+    c"select s.sid, s.active_at, s.lease_digest, s.lease_holder, s.lease_expires_at, s.tenant, s.agent_id, \
+        s.branched_from, s.fork_position, s.base_position \
       from agent_sessions.session s \
       where s.tenant operator(pg_catalog.=) $1 and s.agent_id operator(pg_catalog.=) $2 \
         and s.session_id operator(pg_catalog.=) $3 and s.deleted_at is null \
@@ -42,9 +39,20 @@ static LOCK_UNLESS_HELD: KeptPlan = KeptPlan::new(
 );
 
 static LOCK_BY_SID: KeptPlan = KeptPlan::new(
-    c"select s.sid, s.active_at, s.lease_digest, s.lease_holder, s.lease_expires_at, s.tenant, s.agent_id \
+    c"select s.sid, s.active_at, s.lease_digest, s.lease_holder, s.lease_expires_at, s.tenant, s.agent_id, \
+        s.branched_from, s.fork_position, s.base_position \
       from agent_sessions.session s where s.sid operator(pg_catalog.=) $1 and s.deleted_at is null for no key update",
     &[INT8OID],
+);
+
+static LOCK_HIDDEN_BY_SID: KeptPlan = KeptPlan::new(
+    c"select s.sid, s.active_at, s.lease_digest, s.lease_holder, s.lease_expires_at, s.tenant, s.agent_id, \
+        s.branched_from, s.fork_position, s.base_position \
+      from agent_sessions.session s \
+      where s.sid operator(pg_catalog.=) $1 and s.deleted_at is not null \
+        and ($2 is null or s.agent_id operator(pg_catalog.=) $2) \
+      for no key update",
+    &[INT8OID, TEXTOID],
 );
 
 static CREATE: KeptPlan = KeptPlan::new(
@@ -54,7 +62,8 @@ static CREATE: KeptPlan = KeptPlan::new(
 );
 
 static GENESIS: KeptPlan = KeptPlan::new(
-    c"select s.tenant, s.agent_id, s.session_id, s.created_at, s.fork_position, s.base_position, s.base_digest \
+    c"select s.tenant, s.agent_id, s.session_id, s.created_at, s.branched_from, s.fork_position, s.fork_digest, \
+        s.base_position, s.base_digest \
       from agent_sessions.session s where s.sid operator(pg_catalog.=) $1",
     &[INT8OID],
 );
@@ -75,15 +84,11 @@ pub struct Head {
     pub sid: i64,
     pub tenant: String,
     pub agent_id: String,
+    pub origin: Origin,
     active_at: i64,
     lease_digest: Option<Digest>,
     lease_holder: Option<String>,
     lease_expires_at: Option<i64>,
-}
-
-/// The sid of a session that is not to be locked, by the parameters of its address.
-pub fn sid_of(spi: &Spi, see: See, parameters: &[Option<Datum>; 3]) -> Option<i64> {
-    FIND.run(spi, see, parameters).first().and_then(|row| row.int8(0))
 }
 
 thread_local! {
@@ -111,12 +116,17 @@ pub fn unknown(sid: i64) -> Error {
     Error::SessionNotFound { session_id: format!("sid {sid}"), agent_id: String::new(), found_under: None }
 }
 
-/// Where a log begins, when it has no entry of its own.
+/// What a session's own entries begin with.
 pub struct Base {
     pub tenant: String,
     pub agent_id: String,
+    /// The first position, and what the entry there links to.
     pub position: i64,
     pub previous: Digest,
+    /// Whether retention has removed what was before.
+    pub is_trimmed: bool,
+    /// The digest that the inherited log ended with, if there is one.
+    pub fork_digest: Option<Digest>,
 }
 
 impl Head {
@@ -150,6 +160,16 @@ impl Head {
         LOCK_BY_SID.run(spi, See::Now, &[Some(Datum::from(sid))]).first().and_then(Head::read)
     }
 
+    /// Locks an ancestor of a session that the caller may see: one that is visible itself, or was hidden when it was deleted.
+    pub fn lock_ancestor(spi: &Spi, sid: i64) -> Option<Head> {
+        Head::lock_by_sid(spi, sid).or_else(|| {
+            let agent = identity::isolated();
+            let _owner = AsOwner::switch();
+            let arguments = [Some(Datum::from(sid)), agent.as_deref().map(text_datum)];
+            LOCK_HIDDEN_BY_SID.run(spi, See::Now, &arguments).first().and_then(Head::read)
+        })
+    }
+
     fn read(row: Row) -> Option<Head> {
         Some(Head {
             sid: row.int8(0)?,
@@ -159,6 +179,7 @@ impl Head {
             lease_expires_at: row.int8(4),
             tenant: row.text(5)?.to_owned(),
             agent_id: row.text(6)?.to_owned(),
+            origin: Origin { branched_from: row.int8(7), fork_position: row.int8(8), base_position: row.int8(9)? },
         })
     }
 
@@ -217,24 +238,28 @@ impl Head {
 }
 
 impl Base {
-    /// What the first entry of the session's log stands on; `None` if the session is not there or not visible.
+    /// `None` if the session is not there or not visible.
     pub fn of(spi: &Spi, see: See, sid: i64) -> Option<Base> {
         let rows = GENESIS.run(spi, see, &[Some(Datum::from(sid))]);
         let row = rows.first()?;
         let (tenant, agent_id) = (row.text(0)?, row.text(1)?);
+        let origin = Origin { branched_from: row.int8(4), fork_position: row.int8(5), base_position: row.int8(7)? };
+        let fork_digest = row.bytes(6).and_then(value::digest);
         let genesis = Genesis {
             tenant,
             agent_id,
             session_id: row.text(2)?,
             created_at: row.int8(3)?,
-            fork_position: row.int8(4),
-            forked_from: [0; 32],
+            fork_position: origin.fork_position,
+            forked_from: fork_digest.unwrap_or_default(),
         };
         Some(Base {
             tenant: tenant.to_owned(),
             agent_id: agent_id.to_owned(),
-            position: row.int8(5)?,
-            previous: row.bytes(6).and_then(value::digest).unwrap_or_else(|| genesis.digest()),
+            position: origin.first_position(),
+            is_trimmed: origin.base_position > 0,
+            previous: row.bytes(8).and_then(value::digest).unwrap_or_else(|| genesis.digest()),
+            fork_digest,
         })
     }
 }

@@ -144,7 +144,12 @@ pub fn current_agent(_: &mut Call) -> Returns {
 }
 
 pub fn isolated_agent(_: &mut Call) -> Returns {
-    Ok((setting::isolation() == Isolation::Agent).then(|| text_datum(&agent())))
+    Ok(isolated().as_deref().map(text_datum))
+}
+
+/// The only agent whose rows are visible, under isolation.
+pub fn isolated() -> Option<String> {
+    (setting::isolation() == Isolation::Agent).then(agent)
 }
 
 pub fn tenant_use(call: &mut Call) -> Returns {

@@ -1,51 +1,29 @@
-//! What the log says of one of its items now: whether it is live, and with which content.
+//! What a log says of one of its items now, whether it is live or not: what is replayed, revised or retracted.
 
 use agent_sessions_core::error::Error;
 use agent_sessions_core::word::Op;
 use pgrx::pg_sys::{Datum, INT8ARRAYOID, INT8OID, TEXTARRAYOID};
 
+use crate::changes::Changes;
 use crate::draft::Draft;
+use crate::lineage::Lineage;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
 use crate::postgres::value::{self, Element, Json, array, text_datum};
 
-// The rule of the view live_entry, for items that are not live too: what came last, a revision or a retraction, holds.
-static ITEMS: KeptPlan = KeptPlan::new(
-    c"select i.position, i.kind, i.tag, i.author, i.target, i.item_id, i.payload, i.attrs, i.digest, i.created_at, \
-        revision.position, revision.payload, revision.attrs, revision.digest, \
-        coalesce(revision.position, -1) operator(pg_catalog.<) greatest(retraction.position, cut.position), \
-        i.op operator(pg_catalog.=) 'open' and revision.position is null \
+static FIRST: KeptPlan = KeptPlan::new(
+    c"select i.position, i.kind, i.tag, i.author, i.target, i.item_id, i.payload, i.attrs, i.digest, i.created_at, i.op \
       from agent_sessions.session_item i \
-      left join lateral ( \
-        select c.position, c.payload, c.attrs, c.digest from agent_sessions.session_item c \
-        where c.sid operator(pg_catalog.=) i.sid and c.target operator(pg_catalog.=) i.position \
-          and c.op operator(pg_catalog.=) 'revise' \
-        order by c.position desc limit 1) revision on true \
-      left join lateral ( \
-        select c.position from agent_sessions.session_item c \
-        where c.sid operator(pg_catalog.=) i.sid and c.target operator(pg_catalog.=) i.position \
-          and c.op operator(pg_catalog.=) 'retract' \
-        order by c.position desc limit 1) retraction on true \
-      left join lateral ( \
-        select pg_catalog.max(c.position) as position from agent_sessions.session_item c \
-        where c.sid operator(pg_catalog.=) i.sid and c.op operator(pg_catalog.=) 'retract_from' \
-          and c.target operator(pg_catalog.<=) i.position and c.position operator(pg_catalog.>) i.position) cut on true \
       where i.sid operator(pg_catalog.=) $1 and i.position operator(pg_catalog.=) any ($2) \
-        and i.op operator(pg_catalog.=) any (array['append', 'open']) \
-      order by i.position",
+        and i.op operator(pg_catalog.=) any (array['append', 'open'])",
     &[INT8OID, INT8ARRAYOID],
 );
 
 static PLACES: KeptPlan = KeptPlan::new(
     c"select i.item_id, i.position from agent_sessions.session_item i \
-      where i.sid operator(pg_catalog.=) $1 and i.item_id operator(pg_catalog.=) any ($2)",
-    &[INT8OID, TEXTARRAYOID],
-);
-
-static LIVE_FROM: KeptPlan = KeptPlan::new(
-    c"select pg_catalog.count(*) from agent_sessions.live_entry e \
-      where e.sid operator(pg_catalog.=) $1 and e.position operator(pg_catalog.>=) $2",
-    &[INT8OID, INT8OID],
+      where i.sid operator(pg_catalog.=) $1 and i.item_id operator(pg_catalog.=) any ($2) \
+        and i.position operator(pg_catalog.<) $3",
+    &[INT8OID, TEXTARRAYOID, INT8OID],
 );
 
 /// An item, as its first entry and the newest entry about it tell.
@@ -69,10 +47,9 @@ pub struct Item<'s> {
 }
 
 impl<'s> Item<'s> {
-    fn read(row: Row<'s>) -> Option<Item<'s>> {
+    fn read(row: Row<'s>, changes: &Changes<'s>) -> Option<Item<'s>> {
         let position = row.int8(0)?;
-        let revised_at = row.int8(10);
-        let [payload, attrs, digest] = if revised_at.is_some() { [11, 12, 13] } else { [6, 7, 8] };
+        let revision = changes.revision_of(position);
         Some(Item {
             position,
             kind: row.text(1),
@@ -82,12 +59,12 @@ impl<'s> Item<'s> {
             item_id: row.text(5),
             first_payload: row.text(6),
             created_at: row.datum(9),
-            live: !row.bool(14),
-            open: row.bool(15),
-            content_position: revised_at.unwrap_or(position),
-            payload: row.text(payload),
-            attrs: row.jsonb(attrs),
-            digest: row.datum(digest),
+            live: !changes.retract(position),
+            open: row.text(10) == Some(Op::Open.as_str()) && revision.is_none(),
+            content_position: revision.map_or(position, |revision| revision.position),
+            payload: revision.map_or_else(|| row.text(6), |revision| revision.payload_text()),
+            attrs: revision.map_or_else(|| row.jsonb(7), |revision| revision.attrs()),
+            digest: revision.map_or_else(|| row.datum(8), |revision| revision.digest()),
         })
     }
 
@@ -118,15 +95,26 @@ impl<'s> Item<'s> {
     }
 
     /// The items among `positions`, in their order. Entries that are no items, and positions beyond the log, are left out.
-    pub fn at(spi: &'s Spi, sid: i64, positions: &[i64]) -> Vec<Item<'s>> {
-        let positions: Vec<_> = positions.iter().map(|position| Some(Datum::from(*position))).collect();
-        let arguments = [Some(Datum::from(sid)), Some(array(Element::Int8, &positions))];
-        ITEMS.run(spi, See::Now, &arguments).iter().filter_map(Item::read).collect()
+    pub fn at(spi: &'s Spi, lineage: &Lineage, positions: &[i64]) -> Vec<Item<'s>> {
+        let mut first: Vec<Row> = Vec::new();
+        for stretch in lineage.stretches() {
+            let here = positions.iter().filter(|position| (stretch.from..stretch.until).contains(position));
+            let here: Vec<_> = here.map(|position| Some(Datum::from(*position))).collect();
+            if !here.is_empty() {
+                let arguments = [Some(Datum::from(stretch.sid)), Some(array(Element::Int8, &here))];
+                first.extend(stretch.run(&FIRST, spi, See::Now, &arguments).iter());
+            }
+        }
+        let found: Vec<i64> = first.iter().filter_map(|row| row.int8(0)).collect();
+        let changes = Changes::about(spi, See::Now, lineage, &found);
+        let mut items: Vec<Item> = first.into_iter().filter_map(|row| Item::read(row, &changes)).collect();
+        items.sort_unstable_by_key(|item| item.position);
+        items
     }
 
     /// The item at `target`; SE011 if there is none.
-    pub fn find(spi: &'s Spi, sid: i64, target: i64) -> Result<Item<'s>, Error> {
-        Item::at(spi, sid, &[target]).pop().ok_or(Error::ItemNotFound {
+    pub fn find(spi: &'s Spi, lineage: &Lineage, target: i64) -> Result<Item<'s>, Error> {
+        Item::at(spi, lineage, &[target]).pop().ok_or(Error::ItemNotFound {
             target: Some(target),
             item_id: None,
             reason: "no item was appended at the target",
@@ -151,15 +139,18 @@ impl<'s> Item<'s> {
     }
 }
 
-/// The positions of the items with these ids, in no order. Ids that were never used are left out.
-pub fn places<'s>(spi: &'s Spi, sid: i64, item_ids: &[&str]) -> Vec<(&'s str, i64)> {
-    let ids: Vec<_> = item_ids.iter().map(|id| Some(text_datum(id))).collect();
-    let arguments = [Some(Datum::from(sid)), Some(array(Element::Text, &ids))];
-    PLACES.run(spi, See::Now, &arguments).iter().filter_map(|row| Some((row.text(0)?, row.int8(1)?))).collect()
+/// The ids as a text[].
+pub fn id_array(item_ids: &[&str]) -> Datum {
+    array(Element::Text, &item_ids.iter().map(|id| Some(text_datum(id))).collect::<Vec<_>>())
 }
 
-/// How many live items stand at `target` or later.
-pub fn live_from(spi: &Spi, sid: i64, target: i64) -> i64 {
-    let arguments = [Some(Datum::from(sid)), Some(Datum::from(target))];
-    LIVE_FROM.run(spi, See::Now, &arguments).first().and_then(|row| row.int8(0)).unwrap_or(0)
+/// The positions of the items whose ids are in a text[], in no order. Ids that were never used are left out.
+pub fn places<'s>(spi: &'s Spi, see: See, lineage: &Lineage, item_ids: Datum) -> Vec<(&'s str, i64)> {
+    let mut places = Vec::new();
+    for stretch in lineage.stretches() {
+        let arguments = [Some(Datum::from(stretch.sid)), Some(item_ids), Some(Datum::from(stretch.until))];
+        let rows = stretch.run(&PLACES, spi, see, &arguments);
+        places.extend(rows.iter().filter_map(|row| Some((row.text(0)?, row.int8(1)?))));
+    }
+    places
 }

@@ -10,6 +10,7 @@ use pgrx::pg_sys::{Datum, INT8OID};
 use crate::draft;
 use crate::handoff::{self, Handoff};
 use crate::head::{self, Head};
+use crate::history;
 use crate::item::{self, Item};
 use crate::log::Log;
 use crate::postgres::catalog;
@@ -74,6 +75,13 @@ static KEEPS: KeptPlan = KeptPlan::new(
     &[INT8OID, INT8OID],
 );
 
+static ERASURES: KeptPlan = KeptPlan::new(
+    c"select from agent_sessions.session_item i \
+      where i.sid operator(pg_catalog.=) $1 and i.op operator(pg_catalog.=) 'erase' \
+        and i.target operator(pg_catalog.=) any (array[$2, $3]) limit 1",
+    &[INT8OID, INT8OID, INT8OID],
+);
+
 /// Gives an entry its place in the chain, or checks the one that it brings.
 pub fn on_item_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     setting::commit_as_before();
@@ -96,7 +104,7 @@ pub fn on_item_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
 /// An entry that a raw statement brings: as the functions would write it.
 fn write<'a>(spi: &Spi, sid: i64, mut row: Tuple<'a>) -> Returns<'a> {
     let op = Op::parse(row.text(column::OP).unwrap_or_default())?;
-    if matches!(op, Op::Trim | Op::Erase) {
+    if matches!(op, Op::Trim | Op::Erase) && !catalog::is_owner() {
         return Err(Error::AppendOnly {
             object: "session_item",
             reason: "entries are trimmed and erased by functions",
@@ -195,9 +203,9 @@ fn is_settled(log: &Log, op: Op, row: &mut Tuple) -> Result<bool, Error> {
     match op {
         Op::Append | Op::Open => {
             if let Some(id) = row.text(column::ITEM_ID)
-                && let Some((_, position)) = item::places(log.spi, log.sid(), &[id]).pop()
+                && let Some((_, position)) = item::places(log.spi, See::Now, &log.lineage, item::id_array(&[id])).pop()
             {
-                return match Item::find(log.spi, log.sid(), position)?.is_replayed_by(&as_draft(op, row)) {
+                return match Item::find(log.spi, &log.lineage, position)?.is_replayed_by(&as_draft(op, row)) {
                     true => Ok(true),
                     false => Err(Error::ItemIdReused { item_id: id.to_owned(), position }),
                 };
@@ -206,15 +214,15 @@ fn is_settled(log: &Log, op: Op, row: &mut Tuple) -> Result<bool, Error> {
             Ok(false)
         }
         Op::Revise => {
-            let item = Item::find(log.spi, log.sid(), target)?;
+            let item = Item::find(log.spi, &log.lineage, target)?;
             let (payload, attrs) = (as_draft(op, row).payload, row.datum(column::ATTRS));
             if let (None, Some(kept)) = (attrs, item.attrs) {
                 row.set_jsonb(column::ATTRS, kept);
             }
             Ok(payload.is_some_and(|payload| item.shows(payload, attrs) && !item.open))
         }
-        Op::Retract => Ok(!Item::find(log.spi, log.sid(), target)?.live),
-        Op::RetractFrom => Ok(item::live_from(log.spi, log.sid(), target) == 0),
+        Op::Retract => Ok(!Item::find(log.spi, &log.lineage, target)?.live),
+        Op::RetractFrom => Ok(history::count_from(See::Now, &log.lineage, target) == 0),
         Op::Trim | Op::Erase => Ok(false),
     }
 }
@@ -318,7 +326,8 @@ pub fn closing(trigger: &Trigger) -> Result<Closing, Error> {
     })
 }
 
-/// No entry changes, and none goes while its session is there and its position not below the base.
+/// No entry changes but to lose a content that an erase entry names, and none goes while its session is there and its
+/// position not below the base. Both are for the owner, as whom the engine trims and erases.
 pub fn on_item_change<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     if trigger.event() == Event::Delete {
         let row = trigger.row(column::TYPES);
@@ -329,7 +338,29 @@ pub fn on_item_change<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
             return Ok((None, Decision::Write));
         }
     }
+    if trigger.event() == Event::Update
+        && catalog::is_owner()
+        && is_erased(&trigger.row(column::TYPES), &trigger.new_row(column::TYPES))
+    {
+        return Ok((Some(trigger.new_row(column::TYPES)), Decision::Write));
+    }
     Err(Error::AppendOnly { object: "session_item", reason: "an entry is changed or removed by a further entry" })
+}
+
+/// Whether an update leaves of a row all but its content, and an erase entry of its log says so.
+fn is_erased(old: &Tuple, new: &Tuple) -> bool {
+    use column::*;
+    let words = [SID, POSITION, TARGET, CREATED_AT];
+    let bytes = [TENANT, AGENT_ID, OP, KIND, ITEM_ID, TAG, AUTHOR, CONTENT_DIGEST, DIGEST];
+    let same = words.iter().all(|&column| new.same_word(old, column))
+        && bytes.iter().all(|&column| new.same_bytes(old, column));
+    let gone = [PAYLOAD, ATTRS, SALT].iter().all(|&column| new.datum(column).is_none());
+    let about = if old.text(OP) == Some(Op::Revise.as_str()) { old.datum(TARGET) } else { None };
+    let named = || {
+        let spi = Spi::connect();
+        ERASURES.run(&spi, See::Latest, &[old.datum(SID), old.datum(POSITION), about]).len() > 0
+    };
+    same && gone && named()
 }
 
 /// No log and no list of sessions is emptied at once.

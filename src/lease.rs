@@ -10,8 +10,8 @@ use agent_sessions_core::name;
 use agent_sessions_core::word::OnMissing;
 use pgrx::pg_sys::{BYTEAOID, Datum, INT8OID, TEXTOID, TIMESTAMPTZOID};
 
-use crate::address::Address;
-use crate::head::{Head, sid_of};
+use crate::address::{Address, sid_of};
+use crate::head::Head;
 use crate::identity;
 use crate::postgres::call::{Call, Returns, Set};
 use crate::postgres::catalog;

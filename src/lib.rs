@@ -6,18 +6,24 @@
 mod access;
 mod address;
 mod append;
+mod branch;
 mod change;
+mod changes;
+mod deletion;
 mod delta;
 mod draft;
 mod handoff;
 mod head;
+mod history;
 mod identity;
 mod item;
 mod item_rule;
 mod lease;
+mod lineage;
 mod log;
 mod paging;
 mod postgres;
+mod retention;
 mod session;
 mod session_rule;
 mod tail;
@@ -52,7 +58,8 @@ export! {
         paging::cursor_sid as "cursor_sid",
         session::session_create as "session_create",
         session::session_set as "session_set",
-        session::session_delete as "session_delete",
+        deletion::session_delete as "session_delete",
+        deletion::session_expire as "session_expire",
         append::session_append as "session_append",
         append::session_append_batch as "session_append_batch",
         change::session_revise as "session_revise",
@@ -64,6 +71,14 @@ export! {
         lease::session_extend as "session_extend",
         lease::session_release as "session_release",
         lease::session_break_lease as "session_break_lease",
+        branch::session_branch as "session_branch",
+        retention::session_trim as "session_trim",
+        retention::session_erase as "session_erase",
+        lineage::session_lineage as "session_lineage",
+        history::session_history as "session_history",
+        history::session_context as "session_context",
+        history::session_log as "session_log",
+        history::session_stats as "session_stats",
         verify::session_verify as "session_verify",
         access::access_grant as "access_grant",
         access::access_revoke as "access_revoke",
@@ -102,7 +117,9 @@ pgrx::extension_sql_file!("../sql/session_read.sql", name = "session_read", requ
 pgrx::extension_sql_file!("../sql/item_read.sql", name = "item_read", requires = ["session_read"]);
 pgrx::extension_sql_file!("../sql/session_write.sql", name = "session_write", requires = ["item_read"]);
 pgrx::extension_sql_file!("../sql/item_write.sql", name = "item_write", requires = ["session_write"]);
-pgrx::extension_sql_file!("../sql/lease.sql", name = "lease", requires = ["item_write"]);
+pgrx::extension_sql_file!("../sql/branch.sql", name = "branch", requires = ["item_write"]);
+pgrx::extension_sql_file!("../sql/retention.sql", name = "retention", requires = ["branch"]);
+pgrx::extension_sql_file!("../sql/lease.sql", name = "lease", requires = ["retention"]);
 pgrx::extension_sql_file!("../sql/access.sql", name = "access", requires = ["lease"]);
 pgrx::extension_sql_file!("../sql/version.sql", name = "version", requires = ["access"]);
 pgrx::extension_sql_file!("../sql/ownership.sql", name = "ownership", requires = ["version"]);

@@ -1,5 +1,6 @@
 //! A log that is open for writing: its head locked, its tail known.
 
+use agent_sessions_core::digest::Digest;
 use agent_sessions_core::error::Error;
 use agent_sessions_core::word::OnMissing;
 use pgrx::pg_sys::{
@@ -9,8 +10,10 @@ use pgrx::pg_sys::{
 use crate::address::Address;
 use crate::draft::Draft;
 use crate::handoff::{Handoff, Offer};
-use crate::head::Head;
+use crate::head::{Base, Head};
 use crate::lease::Given;
+use crate::lineage::Lineage;
+use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::raise;
 use crate::postgres::value::{Element, array, text_datum};
@@ -48,6 +51,7 @@ static INSERT_MANY: KeptPlan = KeptPlan::new(
 pub struct Log<'s> {
     pub spi: &'s Spi,
     pub head: Head,
+    pub lineage: Lineage,
     tail: Tail,
 }
 
@@ -63,15 +67,14 @@ impl<'s> Log<'s> {
     /// Locks the head and reads the tail. SE002, or `None` to `ignore`; 40001 if the snapshot does not see the tail.
     pub fn open(spi: &'s Spi, address: &Address, on_missing: OnMissing) -> Result<Option<Log<'s>>, Error> {
         let Some(head) = Head::lock(spi, address, on_missing)? else { return Ok(None) };
-        match Tail::of(spi, head.sid) {
-            Some(tail) => Ok(Some(Log { spi, head, tail })),
-            None => Err(address.not_found(spi)),
-        }
+        Log::of(spi, head).map(Some).ok_or_else(|| address.not_found(spi))
     }
 
     /// The log of a head that is locked already.
     pub fn of(spi: &'s Spi, head: Head) -> Option<Log<'s>> {
-        Tail::of(spi, head.sid).map(|tail| Log { spi, head, tail })
+        let tail = Tail::of(spi, head.sid)?;
+        let lineage = Lineage::of(spi, See::Latest, head.sid, head.origin);
+        Some(Log { spi, head, lineage, tail })
     }
 
     pub fn sid(&self) -> i64 {
@@ -84,6 +87,21 @@ impl<'s> Log<'s> {
 
     pub fn tail(&self) -> Tail {
         self.tail
+    }
+
+    /// The digest of the entry before `fork`, which may stand in an ancestor or be gone for good; the session's genesis if the
+    /// fork is 0. `None` if the log has no such place.
+    pub fn digest_before(&self, fork: i64) -> Option<Digest> {
+        let first = self.lineage.first_position();
+        if fork < first || fork > self.next_position() {
+            return None;
+        }
+        if fork > first {
+            return self.lineage.digest_at(self.spi, See::Latest, fork - 1);
+        }
+        let _owner = AsOwner::switch();
+        let sid = if first > 0 { self.lineage.stretches()[0].sid } else { self.sid() };
+        Base::of(self.spi, See::Latest, sid).map(|base| base.previous)
     }
 
     /// SE007 unless the next entry lands at `expected`.

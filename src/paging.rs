@@ -7,12 +7,17 @@ use pgrx::pg_sys::Datum;
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::value::text_datum;
 
-pub fn page_rows(call: &mut Call) -> Returns {
-    let (max_rows, otherwise) = (call.int4(), call.int4());
+/// The rows of a page. SE001 if negative.
+pub fn rows(max_rows: Option<i32>) -> Result<Option<i64>, Error> {
     match max_rows {
         Some(rows) if rows < 0 => Err(Error::invalid("max_rows", "must not be negative")),
-        _ => Ok(max_rows.or(otherwise).map(|rows| Datum::from(i64::from(rows)))),
+        _ => Ok(max_rows.map(i64::from)),
     }
+}
+
+pub fn page_rows(call: &mut Call) -> Returns {
+    let (max_rows, otherwise) = (call.int4(), call.int4());
+    Ok(rows(max_rows)?.or(otherwise.map(i64::from)).map(Datum::from))
 }
 
 pub fn list_order(call: &mut Call) -> Returns {

@@ -1,4 +1,4 @@
-//! The session's own functions: create, set, delete.
+//! The session's own functions: create and set.
 
 use agent_sessions_core::element;
 use agent_sessions_core::error::Error;
@@ -8,13 +8,13 @@ use agent_sessions_core::name;
 use agent_sessions_core::word::{OnConflict, OnMissing};
 use pgrx::pg_sys::{Datum, INT8OID, JSONBOID, JSONOID, NUMERICOID, TEXTOID, TIMESTAMPTZOID};
 
-use crate::address::Address;
+use crate::address::{Address, sid_of};
 use crate::append;
 use crate::draft;
-use crate::head::{CREATION_ROUNDS, Head, sid_of};
+use crate::head::{CREATION_ROUNDS, Head};
 use crate::lease::Given;
 use crate::log::Log;
-use crate::postgres::call::{Call, Returns};
+use crate::postgres::call::{Call, Returns, Set};
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::raise;
 use crate::postgres::setting;
@@ -80,9 +80,6 @@ static MERGE_METADATA: KeptPlan = KeptPlan::new(
         and pg_catalog.jsonb_typeof($2) operator(pg_catalog.=) 'object'",
     &[JSONBOID, JSONBOID],
 );
-
-static DELETE: KeptPlan =
-    KeptPlan::new(c"delete from agent_sessions.session where sid operator(pg_catalog.=) $1", &[INT8OID]);
 
 const NOT_MERGEABLE: &str = "must be an object, as the stored one, to be merged";
 
@@ -227,12 +224,18 @@ pub fn session_create(call: &mut Call) -> Returns {
             append::append(&log, &items, None, None)?;
         }
         // A session that is to be kept may be deleted before it is shown: then it is created after all.
-        if let Some(row) = SHOW.run(&spi, See::Now, &address.parameters()).first() {
-            set.put(&row.datums());
+        if show(&spi, &address, &mut set) {
             return Ok(None);
         }
     }
     raise::row_was_dropped()
+}
+
+/// Puts the session's row; whether there was one.
+pub fn show(spi: &Spi, address: &Address, set: &mut Set) -> bool {
+    let shown = SHOW.run(spi, See::Now, &address.parameters());
+    shown.iter().for_each(|row| set.put(&row.datums()));
+    shown.len() > 0
 }
 
 pub fn session_set(call: &mut Call) -> Returns {
@@ -359,19 +362,4 @@ fn merge_metadata(spi: &Spi, stored: Option<Datum>, patch: Datum) -> Result<Datu
     let merged = MERGE_METADATA.run(spi, See::Now, &[stored, Some(patch)]).first().and_then(|row| row.jsonb(0));
     limit::at_most("metadata", value::size(merged), setting::max_payload_bytes())?;
     merged.ok_or_else(|| Error::invalid("metadata", NOT_MERGEABLE))
-}
-
-pub fn session_delete(call: &mut Call) -> Returns {
-    let session_id = call.text();
-    let on_missing = OnMissing::parse_without_create(call.text())?;
-    let agent_id = call.text();
-    let lease = call.text();
-    let address = Address::resolve(session_id, agent_id)?;
-
-    let spi = Spi::connect();
-    let Some(head) = Head::lock(&spi, &address, on_missing)? else { return Ok(None) };
-    head.admit(lease)?;
-    let _lease = Given::to_triggers(lease);
-    DELETE.run(&spi, See::Now, &[Some(Datum::from(head.sid))]);
-    Ok(Some(Datum::from(true)))
 }

@@ -2,14 +2,17 @@
 
 use agent_sessions_core::error::Error;
 use agent_sessions_core::lease::{Held, LONGEST_TTL};
+use agent_sessions_core::{chain, digest};
 use agent_sessions_core::{limit, name};
 use pgrx::AnyNumeric;
 use pgrx::FromDatum;
 use pgrx::pg_sys::{Datum, INT8OID};
 
-use crate::head;
+use crate::deletion;
+use crate::head::{self, Head};
 use crate::identity;
 use crate::lease;
+use crate::log::Log;
 use crate::postgres::catalog;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
@@ -29,27 +32,28 @@ mod column {
     pub const PARENT_SID: usize = 5;
     pub const BRANCHED_FROM: usize = 6;
     pub const FORK_POSITION: usize = 7;
-    pub const ORIGIN: usize = 8;
-    pub const TITLE: usize = 9;
-    pub const STATUS: usize = 10;
-    pub const METADATA: usize = 11;
-    pub const STATE: usize = 12;
-    pub const REVISION: usize = 13;
-    pub const INPUT_TOKENS: usize = 14;
-    pub const OUTPUT_TOKENS: usize = 15;
-    pub const COST: usize = 16;
-    pub const LEASE_DIGEST: usize = 17;
-    pub const LEASE_FENCE: usize = 18;
-    pub const LEASE_HOLDER: usize = 19;
-    pub const LEASE_EXPIRES_AT: usize = 20;
-    pub const BASE_POSITION: usize = 21;
-    pub const BASE_DIGEST: usize = 22;
-    pub const ACTIVE_AT: usize = 23;
-    pub const CREATED_AT: usize = 24;
-    pub const UPDATED_AT: usize = 25;
-    pub const CLOSED_AT: usize = 26;
-    pub const EXPIRES_AT: usize = 27;
-    pub const DELETED_AT: usize = 28;
+    pub const FORK_DIGEST: usize = 8;
+    pub const ORIGIN: usize = 9;
+    pub const TITLE: usize = 10;
+    pub const STATUS: usize = 11;
+    pub const METADATA: usize = 12;
+    pub const STATE: usize = 13;
+    pub const REVISION: usize = 14;
+    pub const INPUT_TOKENS: usize = 15;
+    pub const OUTPUT_TOKENS: usize = 16;
+    pub const COST: usize = 17;
+    pub const LEASE_DIGEST: usize = 18;
+    pub const LEASE_FENCE: usize = 19;
+    pub const LEASE_HOLDER: usize = 20;
+    pub const LEASE_EXPIRES_AT: usize = 21;
+    pub const BASE_POSITION: usize = 22;
+    pub const BASE_DIGEST: usize = 23;
+    pub const ACTIVE_AT: usize = 24;
+    pub const CREATED_AT: usize = 25;
+    pub const UPDATED_AT: usize = 26;
+    pub const CLOSED_AT: usize = 27;
+    pub const EXPIRES_AT: usize = 28;
+    pub const DELETED_AT: usize = 29;
 
     /// Their types.
     pub const TYPES: &[Oid] = &[
@@ -61,6 +65,7 @@ mod column {
         INT8OID,
         INT8OID,
         INT8OID,
+        BYTEAOID,
         TEXTOID,
         TEXTOID,
         TEXTOID,
@@ -99,9 +104,10 @@ static PARENT: KeptPlan = KeptPlan::new(
     &[INT8OID, pgrx::pg_sys::TEXTOID],
 );
 
-static BRANCHES: KeptPlan = KeptPlan::new(
-    c"select from agent_sessions.session s where s.branched_from operator(pg_catalog.=) $1 limit 1",
-    &[INT8OID],
+static TRIMS: KeptPlan = KeptPlan::new(
+    c"select i.payload from agent_sessions.session_item i \
+      where i.sid operator(pg_catalog.=) $1 and i.target operator(pg_catalog.=) $2 and i.op operator(pg_catalog.=) 'trim'",
+    &[INT8OID, INT8OID],
 );
 
 static DELETE_LOG: KeptPlan =
@@ -111,12 +117,13 @@ static DELETE_DELTAS: KeptPlan =
     KeptPlan::new(c"delete from agent_sessions.session_delta where sid operator(pg_catalog.=) $1", &[INT8OID]);
 
 // All generations at once, so that the triggers of the deleted find none left: a level of nesting each would end at 54001.
+// What is hidden goes with the last of its branches.
 static DELETE_DESCENDANTS: KeptPlan = KeptPlan::new(
     c"with recursive below (sid) as ( \
         select s.sid from agent_sessions.session s where s.parent_sid operator(pg_catalog.=) $1 \
         union all \
         select s.sid from agent_sessions.session s join below b on s.parent_sid operator(pg_catalog.=) b.sid) \
-      delete from agent_sessions.session d using below b where d.sid operator(pg_catalog.=) b.sid",
+      delete from agent_sessions.session d using below b where d.sid operator(pg_catalog.=) b.sid and d.deleted_at is null",
     &[INT8OID],
 );
 
@@ -147,7 +154,7 @@ pub fn on_session_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
             row.set_int8(column, default);
         }
     }
-    for column in [BRANCHED_FROM, FORK_POSITION, BASE_DIGEST, DELETED_AT] {
+    for column in [FORK_DIGEST, BASE_DIGEST, DELETED_AT] {
         row.clear(column);
     }
     row.set_int8(LEASE_FENCE, 0);
@@ -160,6 +167,7 @@ pub fn on_session_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
         row.set_int8(CLOSED_AT, now);
     }
     check_parent(&row)?;
+    branch_off(&mut row)?;
     Ok((Some(row), Decision::Write))
 }
 
@@ -227,11 +235,37 @@ fn check_parent(row: &Tuple) -> Result<(), Error> {
     Ok(())
 }
 
+/// Gives a branch the digest that its inherited log ends with. SE002 unless the caller may see the session that it branches
+/// off, SE008 or SE009 unless the caller may write there, SE012 for a fork outside of that log.
+fn branch_off(row: &mut Tuple) -> Result<(), Error> {
+    let Some(source) = row.int8(BRANCHED_FROM) else {
+        row.clear(FORK_POSITION);
+        return Ok(());
+    };
+    let spi = Spi::connect();
+    // Locked, so that nobody removes what the branch is about to need.
+    let head = Head::lock_by_sid(&spi, source).filter(|head| Some(head.tenant.as_str()) == row.text(TENANT));
+    let head = head.ok_or_else(|| head::unknown(source))?;
+    head.admit(None)?;
+    if let Some(fork) = row.int8(FORK_POSITION) {
+        let log = Log::of(&spi, head).ok_or_else(|| head::unknown(source))?;
+        let digest = log.digest_before(fork).ok_or_else(|| Error::BranchPointNotFound {
+            target: fork.checked_sub(1),
+            item_id: None,
+            tag: None,
+        })?;
+        row.set_bytes(FORK_DIGEST, &digest);
+    }
+    Ok(())
+}
+
 /// Advances the revision with the document, or checks the one that is written.
 pub fn on_session_update<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     setting::commit_as_before();
     let (old, mut new) = (trigger.row(TYPES), trigger.new_row(TYPES));
     check_identity(&old, &new)?;
+    check_base(&old, &new)?;
+    check_hiding(&old, &new)?;
     let now = clock();
     if !new.same_bytes(&old, STATUS) && new.same_word(&old, CLOSED_AT) {
         match new.text(STATUS) {
@@ -303,22 +337,46 @@ fn change_lease(old: &Tuple, new: &mut Tuple) -> Result<(), Error> {
     Ok(())
 }
 
-/// SE014 for what makes the session what it is, and for what only the engine sets.
+/// SE014 for what makes the session what it is.
 fn check_identity(old: &Tuple, new: &Tuple) -> Result<(), Error> {
-    let texts = [TENANT, AGENT_ID, SESSION_ID, BASE_DIGEST];
-    let words = [SID, PARENT_SID, BRANCHED_FROM, FORK_POSITION, CREATED_AT, BASE_POSITION, DELETED_AT];
-    if texts.iter().any(|&column| !new.same_bytes(old, column))
-        || words.iter().any(|&column| !new.same_word(old, column))
-    {
-        return Err(Error::AppendOnly {
-            object: "session",
-            reason: "identity, creation, lineage and base are not changed by UPDATE",
-        });
-    }
-    Ok(())
+    let texts = [TENANT, AGENT_ID, SESSION_ID, FORK_DIGEST];
+    let words = [SID, PARENT_SID, BRANCHED_FROM, FORK_POSITION, CREATED_AT];
+    let same = texts.iter().all(|&column| new.same_bytes(old, column))
+        && words.iter().all(|&column| new.same_word(old, column));
+    allow(same, "identity, creation and lineage are not changed by UPDATE")
 }
 
-/// What a session leaves behind goes with it, whoever owns it: its log and its sub-sessions. SE022 if branches need the log.
+/// The base only moves on, to where a trim entry says that it is, and only for the owner, as whom the engine trims.
+fn check_base(old: &Tuple, new: &Tuple) -> Result<(), Error> {
+    if new.same_word(old, BASE_POSITION) && new.same_bytes(old, BASE_DIGEST) {
+        return Ok(());
+    }
+    let moves_on = new.int8(BASE_POSITION) > old.int8(BASE_POSITION);
+    let named = || {
+        let spi = Spi::connect();
+        let trims = TRIMS.run(&spi, See::Latest, &[new.datum(SID), new.datum(BASE_POSITION)]);
+        let digest = new.bytes(BASE_DIGEST).map(digest::hex);
+        trims.iter().any(|row| row.text(0).and_then(chain::base_digest) == digest)
+    };
+    allow(moves_on && catalog::is_owner() && named(), "the base is moved by session_trim")
+}
+
+/// A session is hidden once, while branches need it, and only by the owner, as whom the engine hides it.
+fn check_hiding(old: &Tuple, new: &Tuple) -> Result<(), Error> {
+    if new.same_word(old, DELETED_AT) {
+        return Ok(());
+    }
+    let needed = || deletion::is_needed(&Spi::connect(), new.int8(SID).unwrap_or_default());
+    let hides = old.datum(DELETED_AT).is_none() && catalog::is_owner() && needed();
+    allow(hides, "a session is hidden by session_delete, while branches need it")
+}
+
+fn allow(allowed: bool, reason: &'static str) -> Result<(), Error> {
+    if allowed { Ok(()) } else { Err(Error::AppendOnly { object: "session", reason }) }
+}
+
+/// What a session leaves behind goes with it, whoever owns it: its sub-sessions, its log, and hidden sessions that only it has
+/// needed. SE022 if branches need the log.
 pub fn on_session_delete<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     setting::commit_as_before();
     let row = trigger.row(TYPES);
@@ -327,11 +385,12 @@ pub fn on_session_delete<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     let _owner = AsOwner::switch();
     let sid = [row.datum(SID)];
     // Latest: entries and sub-sessions that an old snapshot does not see must not stay behind.
-    if BRANCHES.run(&spi, See::Latest, &sid).len() > 0 {
+    DELETE_DESCENDANTS.run(&spi, See::Latest, &sid);
+    if deletion::is_needed(&spi, row.int8(SID).unwrap_or_default()) {
         return Err(Error::HasBranches { session_id: row.text(SESSION_ID).unwrap_or_default().to_owned() });
     }
     DELETE_LOG.run(&spi, See::Latest, &sid);
     DELETE_DELTAS.run(&spi, See::Latest, &sid);
-    DELETE_DESCENDANTS.run(&spi, See::Latest, &sid);
+    deletion::collect(&spi, row.int8(BRANCHED_FROM));
     Ok((None, Decision::Skip))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::digest::{self, Digest, Link, hex};
 use crate::word::Op;
 
-/// Where a log begins.
+/// Where the entries of one session begin: its whole log, or what it adds to the one that it branched from.
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'a> {
     pub tenant: &'a str,
@@ -16,6 +16,8 @@ pub struct Start<'a> {
     pub previous: Digest,
     /// Whether the log before `position` was removed, so that a trim entry has to say so.
     pub trimmed: bool,
+    /// The digest that the inherited log ended with when the session branched off.
+    pub forked_from: Option<Digest>,
 }
 
 /// An entry as it is stored.
@@ -41,39 +43,53 @@ pub struct Verdict {
     pub fault: Option<(i64, &'static str)>,
 }
 
-/// A walk along a log. Memory does not grow with its length, only with the redacted entries whose erasure is still to come.
-pub struct Walk<'a> {
-    start: Start<'a>,
+type Fault = (i64, &'static str);
+
+const MISSING: &str = "the entry is missing";
+
+/// A walk along a log, session by session from its oldest ancestor on. Memory does not grow with its length, only with the
+/// redacted entries whose erasure is still to come.
+#[derive(Default)]
+pub struct Walk {
+    entered: bool,
     next_position: i64,
     previous: Digest,
     entries: i64,
     redacted: i64,
-    /// Redacted entries that no erase entry has covered yet, each with the item that it is about.
+    /// Redacted entries of the session that no erase entry has covered yet, each with the item that it is about.
     unexplained: BTreeMap<i64, i64>,
-    trim_found: bool,
-    fault: Option<(i64, &'static str)>,
+    /// The base of the session's log and the digest before it, until a trim entry has named them.
+    unexplained_base: Option<(i64, Digest)>,
+    fault: Option<Fault>,
 }
 
-impl<'a> Walk<'a> {
-    pub fn from(start: Start<'a>) -> Walk<'a> {
-        Walk {
-            start,
-            next_position: start.position,
-            previous: start.previous,
-            entries: 0,
-            redacted: 0,
-            unexplained: BTreeMap::new(),
-            trim_found: false,
-            fault: None,
+impl Walk {
+    /// Goes on with the entries of the next session, or of the first.
+    pub fn enter(&mut self, start: &Start) {
+        self.leave();
+        if self.next_position != start.position && (self.entered || !start.trimmed) {
+            self.note((self.next_position, MISSING));
+        } else if self.entered && start.forked_from != Some(self.previous) {
+            self.note((start.position, "the branch does not follow from the log that it inherits"));
         }
+        self.entered = true;
+        self.next_position = start.position;
+        self.previous = start.previous;
+        self.unexplained_base = start.trimmed.then_some((start.position, start.previous));
     }
 
     /// Takes the next entry in the order of positions.
-    pub fn step(&mut self, entry: &Entry) {
+    pub fn step(&mut self, start: &Start, entry: &Entry) {
         self.entries += 1;
-        self.note_redaction(entry);
+        if entry.salt.is_none() {
+            let Link { position, op, target, .. } = entry.link;
+            self.redacted += 1;
+            let about = if op == Op::Revise.as_str() { target.unwrap_or(position) } else { position };
+            self.unexplained.insert(position, about);
+        }
+        self.explain(entry);
         if self.fault.is_none() {
-            self.fault = self.check(entry).map(|reason| (self.next_position, reason));
+            self.fault = self.check(start, entry).map(|reason| (self.next_position, reason));
         }
         self.next_position = entry.link.position + 1;
         if let Ok(digest) = entry.digest.try_into() {
@@ -81,42 +97,47 @@ impl<'a> Walk<'a> {
         }
     }
 
-    pub fn finish(mut self) -> Verdict {
-        if self.fault.is_none() && self.start.trimmed && !self.trim_found {
-            self.fault = Some((self.start.position, "the log begins later, and no trim entry says so"));
-        }
-        if let Some(&position) = self.unexplained.keys().next()
-            && self.fault.is_none_or(|(fault, _)| position < fault)
+    /// Takes an entry of the session that says what became of others: a branch's ancestor has some behind the fork.
+    pub fn explain(&mut self, entry: &Entry) {
+        let Link { op, target, .. } = entry.link;
+        if op == Op::Erase.as_str() {
+            self.unexplained.retain(|position, about| target != Some(*position) && target != Some(*about));
+        } else if op == Op::Trim.as_str()
+            && let Some((position, digest)) = self.unexplained_base
+            && target == Some(position)
+            && entry.payload.and_then(base_digest).is_some_and(|named| named == hex(&digest))
         {
-            self.fault = Some((position, "the content is gone, and no erase entry says so"));
+            self.unexplained_base = None;
         }
+    }
+
+    pub fn finish(mut self) -> Verdict {
+        self.leave();
         Verdict { entries: self.entries, redacted: self.redacted, fault: self.fault }
     }
 
-    fn note_redaction(&mut self, entry: &Entry) {
-        let Link { position, op, target, .. } = entry.link;
-        if entry.salt.is_none() {
-            self.redacted += 1;
-            let about = if op == Op::Revise.as_str() { target.unwrap_or(position) } else { position };
-            self.unexplained.insert(position, about);
-        } else if op == Op::Erase.as_str() {
-            self.unexplained.retain(|position, about| target != Some(*position) && target != Some(*about));
-        } else if op == Op::Trim.as_str() && target == Some(self.start.position) {
-            self.trim_found |= entry.payload.is_some_and(|payload| self.names_the_base(payload));
+    fn leave(&mut self) {
+        if let Some((position, _)) = self.unexplained_base.take() {
+            self.note((position, "the log begins later, and no trim entry says so"));
+        }
+        if let Some(&position) = std::mem::take(&mut self.unexplained).keys().next() {
+            self.note((position, "the content is gone, and no erase entry says so"));
         }
     }
 
-    fn names_the_base(&self, payload: &str) -> bool {
-        serde_json::from_str::<serde_json::Value>(payload)
-            .is_ok_and(|payload| payload["base_digest"] == hex(&self.start.previous))
+    /// Keeps the fault that comes first in the log.
+    fn note(&mut self, fault: Fault) {
+        if self.fault.is_none_or(|(first, _)| fault.0 < first) {
+            self.fault = Some(fault);
+        }
     }
 
-    fn check(&self, entry: &Entry) -> Option<&'static str> {
+    fn check(&self, start: &Start, entry: &Entry) -> Option<&'static str> {
         let link = &entry.link;
         if link.position != self.next_position {
-            return Some("the entry is missing");
+            return Some(MISSING);
         }
-        if entry.tenant != self.start.tenant || entry.agent_id != self.start.agent_id {
+        if entry.tenant != start.tenant || entry.agent_id != start.agent_id {
             return Some("the entry is another session's");
         }
         let Ok(op) = Op::parse(link.op) else { return Some("the entry's op is unknown") };
@@ -139,6 +160,16 @@ impl<'a> Walk<'a> {
     }
 }
 
+/// The payload of a trim entry: the digest before the new base, in hex.
+pub fn trim_payload(base_digest: &Digest) -> String {
+    serde_json::json!({ "base_digest": hex(base_digest) }).to_string()
+}
+
+/// The digest that a trim entry's payload names.
+pub fn base_digest(payload: &str) -> Option<String> {
+    serde_json::from_str::<serde_json::Value>(payload).ok()?["base_digest"].as_str().map(str::to_owned)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -159,7 +190,7 @@ mod tests {
     const GENESIS: Digest = [7; 32];
 
     fn start() -> Start<'static> {
-        Start { tenant: "", agent_id: "a", position: 0, previous: GENESIS, trimmed: false }
+        Start { tenant: "", agent_id: "a", position: 0, previous: GENESIS, trimmed: false, forked_from: None }
     }
 
     fn link(row: &Row) -> Link<'_> {
@@ -203,19 +234,30 @@ mod tests {
         log
     }
 
+    fn entry(row: &Row) -> Entry<'_> {
+        Entry {
+            tenant: "",
+            agent_id: row.agent_id,
+            link: link(row),
+            salt: row.salt,
+            payload: row.payload.as_deref(),
+            attrs: None,
+            content_digest: &row.content,
+            digest: &row.digest,
+        }
+    }
+
     fn walk(start: Start, log: &[Row]) -> Verdict {
-        let mut walk = Walk::from(start);
-        for row in log {
-            walk.step(&Entry {
-                tenant: "",
-                agent_id: row.agent_id,
-                link: link(row),
-                salt: row.salt,
-                payload: row.payload.as_deref(),
-                attrs: None,
-                content_digest: &row.content,
-                digest: &row.digest,
-            });
+        lineage(&[(start, log, &[])])
+    }
+
+    /// Walks the sessions of a lineage: of each its start, the entries that are inherited, and those behind the fork.
+    fn lineage(sessions: &[(Start, &[Row], &[Row])]) -> Verdict {
+        let mut walk = Walk::default();
+        for (start, log, behind) in sessions {
+            walk.enter(start);
+            log.iter().for_each(|row| walk.step(start, &entry(row)));
+            behind.iter().for_each(|row| walk.explain(&entry(row)));
         }
         walk.finish()
     }
@@ -298,7 +340,7 @@ mod tests {
         let mut trimmed = log();
         let base = Start { position: 2, previous: trimmed[1].digest, trimmed: true, ..start() };
         let removed = trimmed[1].digest;
-        write(&mut trimmed, "trim", Some(2), &format!("{{\"base_digest\":\"{}\"}}", hex(&removed)));
+        write(&mut trimmed, "trim", Some(2), &trim_payload(&removed));
         trimmed.drain(..2);
         assert_eq!(walk(base, &trimmed).fault, None);
         let mut wrong = trimmed.clone();
@@ -306,6 +348,61 @@ mod tests {
         assert_eq!(walk(base, &wrong).fault.map(|fault| fault.0), Some(2));
         write(&mut wrong, "trim", Some(2), "{\"base_digest\":\"00\"}");
         assert_eq!(walk(base, &wrong).fault.map(|fault| fault.0), Some(2));
+    }
+
+    /// The log, of which a branch inherits two entries, and what the branch adds.
+    fn branched() -> (Vec<Row>, Start<'static>, Vec<Row>) {
+        let parent = log();
+        let start =
+            Start { agent_id: "b", position: 2, previous: [9; 32], forked_from: Some(parent[1].digest), ..start() };
+        let mut own = vec![Row { digest: [9; 32], ..parent[1].clone() }];
+        write(&mut own, "append", None, "b");
+        write(&mut own, "revise", Some(0), "b");
+        own.remove(0);
+        own.iter_mut().for_each(|row| row.agent_id = "b");
+        (parent, start, own)
+    }
+
+    #[test]
+    fn a_branch_verifies_through_what_it_inherits() {
+        let (parent, fork, own) = branched();
+        let (inherited, behind) = parent.split_at(2);
+        let whole = lineage(&[(start(), inherited, behind), (fork, &own, &[])]);
+        assert_eq!(whole, Verdict { entries: 4, redacted: 0, fault: None });
+        let cut = lineage(&[(start(), &inherited[..1], &[]), (fork, &own, &[])]);
+        assert_eq!(cut.fault.map(|fault| fault.0), Some(1));
+        for lost in [lineage(&[(start(), &[], &[]), (fork, &own, &[])]), lineage(&[(fork, &own, &[])])] {
+            assert_eq!(lost.fault.map(|fault| fault.0), Some(0));
+        }
+        let mut other = Vec::new();
+        write(&mut other, "append", None, "0");
+        write(&mut other, "append", None, "x");
+        let rewritten = lineage(&[(start(), &other, &[]), (fork, &own, &[])]);
+        assert_eq!(rewritten.fault.map(|fault| fault.0), Some(2));
+        let mut tampered = own.clone();
+        tampered[1].payload = Some("x".into());
+        assert_eq!(lineage(&[(start(), inherited, &[]), (fork, &tampered, &[])]).fault.map(|fault| fault.0), Some(3));
+    }
+
+    #[test]
+    fn an_inherited_redaction_is_explained_by_its_own_session_alone() {
+        let (mut parent, fork, mut own) = branched();
+        redact(&mut parent[1]);
+        write(&mut own, "erase", Some(1), "{}");
+        let own_alone = lineage(&[(start(), &parent[..2], &parent[2..]), (fork, &own[..2], &[])]);
+        assert_eq!(own_alone.fault.map(|fault| fault.0), Some(1));
+        let by_the_branch = lineage(&[(start(), &parent[..2], &parent[2..]), (fork, &own, &[])]);
+        assert_eq!(by_the_branch.fault.map(|fault| fault.0), Some(1));
+        write(&mut parent, "erase", Some(1), "{}");
+        let explained = lineage(&[(start(), &parent[..2], &parent[2..]), (fork, &own[..2], &[])]);
+        assert_eq!(explained, Verdict { entries: 4, redacted: 1, fault: None });
+    }
+
+    #[test]
+    fn a_trim_names_the_base_digest() {
+        assert_eq!(base_digest(&trim_payload(&GENESIS)), Some(hex(&GENESIS)));
+        assert_eq!(base_digest("{}"), None);
+        assert_eq!(base_digest("no json"), None);
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub enum Error {
     #[error("there is no such item")]
     ItemNotFound { target: Option<i64>, item_id: Option<String>, reason: &'static str },
     #[error("there is no such entry to branch from")]
-    BranchPointNotFound,
+    BranchPointNotFound { target: Option<i64>, item_id: Option<String>, tag: Option<String> },
     #[error("chunk {expected} was given where chunk {actual} is next")]
     DeltaOutOfOrder { expected: i64, actual: i64 },
     #[error("{object} is append-only: {reason}")]
@@ -93,7 +93,7 @@ impl Error {
             Error::LeaseRequired { .. } => "SE009",
             Error::ItemIdReused { .. } => "SE010",
             Error::ItemNotFound { .. } => "SE011",
-            Error::BranchPointNotFound => "SE012",
+            Error::BranchPointNotFound { .. } => "SE012",
             Error::DeltaOutOfOrder { .. } => "SE013",
             Error::AppendOnly { .. } => "SE014",
             Error::Immutable { .. } => "SE015",
@@ -121,11 +121,14 @@ impl Error {
             Error::RevisionConflict { expected, actual }
             | Error::PositionConflict { expected, actual }
             | Error::DeltaOutOfOrder { expected, actual } => json!({"expected": expected, "actual": actual}),
-            Error::LeaseLost | Error::BranchPointNotFound => json!({}),
+            Error::LeaseLost => json!({}),
             Error::LeaseRequired { holder } => json!({"holder": holder}),
             Error::ItemIdReused { item_id, position } => json!({"item_id": item_id, "position": position}),
             Error::ItemNotFound { target, item_id, reason } => {
                 json!({"target": target, "item_id": item_id, "reason": reason})
+            }
+            Error::BranchPointNotFound { target, item_id, tag } => {
+                json!({"target": target, "item_id": item_id, "tag": tag})
             }
             Error::AppendOnly { object, reason } => json!({"object": object, "reason": reason}),
             Error::Immutable { object } => json!({"object": object}),
@@ -174,7 +177,9 @@ impl Error {
                 "Use a new item_id for new content, or on_conflict => 'keep' or 'replace'.".into()
             }
             Error::ItemNotFound { .. } => "Name a live item of the session by its position or item_id.".into(),
-            Error::BranchPointNotFound => "Name an entry that the session's history shows.".into(),
+            Error::BranchPointNotFound { .. } => {
+                "Name a position of the session's log, or the item_id or tag of an item that its history shows.".into()
+            }
             Error::DeltaOutOfOrder { .. } => "Send the chunk whose number is actual.".into(),
             Error::AppendOnly { object: "session", .. } => "Create another session for what differs.".into(),
             Error::AppendOnly { .. } => "Revise or retract by a further entry; the log keeps what was written.".into(),

@@ -10,5 +10,6 @@ pub mod lease;
 pub mod limit;
 pub mod members;
 pub mod name;
+pub mod title;
 pub mod version;
 pub mod word;

@@ -63,6 +63,19 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// An interval that is an age, not negative; SE001 otherwise.
+    pub fn age(&mut self, argument: &'static str) -> Result<Option<Datum>, Error> {
+        let age = self.datum();
+        // SAFETY: declared as interval, which is a pointer to this struct.
+        let interval = age.map(|datum| unsafe { *datum.cast_mut_ptr::<pg_sys::Interval>() });
+        match interval {
+            Some(interval) if interval.time < 0 || interval.day < 0 || interval.month < 0 => {
+                Err(Error::invalid(argument, "must not be negative"))
+            }
+            _ => Ok(age),
+        }
+    }
+
     pub fn bool(&mut self) -> Option<bool> {
         self.datum().map(|datum| datum.value() & 0xFF != 0)
     }

@@ -27,6 +27,14 @@ impl AsOwner {
     }
 }
 
+/// Whether statements run as the owner at this moment.
+pub fn is_acting() -> bool {
+    let (mut user, mut context) = (Oid::INVALID, 0);
+    // SAFETY: reads two variables of the backend.
+    unsafe { pg_sys::GetUserIdAndSecContext(&mut user, &mut context) };
+    context & pg_sys::SECURITY_NOFORCE_RLS as i32 != 0
+}
+
 impl Drop for AsOwner {
     fn drop(&mut self) {
         // SAFETY: restores what switch has found.

@@ -10,7 +10,19 @@ use std::marker::PhantomData;
 use pg_sys::{Datum, Oid};
 use pgrx::{PgMemoryContexts, pg_sys};
 
+use super::owner;
 use super::rows::Rows;
+
+/// The text of a statement that is put together from parts.
+#[macro_export]
+macro_rules! sql {
+    ($($part:expr),* $(,)?) => {
+        match std::ffi::CStr::from_bytes_with_nul(concat!($($part,)* "\0").as_bytes()) {
+            Ok(sql) => sql,
+            Err(_) => panic!("a statement holds no NUL"),
+        }
+    };
+}
 
 /// Which rows a statement sees.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -71,13 +83,14 @@ impl Drop for Spi {
     }
 }
 
-/// A statement that is planned once per backend and replanned by PostgreSQL when what it depends on changes.
+/// A statement that is planned once per backend and replanned by PostgreSQL when what it depends on changes; once more for
+/// acting as the owner, since a plan that two users share is made anew with every turn.
 ///
 /// Its text names every object and operator with its schema: a plan may be analysed again under another search_path.
 pub struct KeptPlan {
     sql: &'static CStr,
     types: &'static [Oid],
-    plan: Cell<pg_sys::SPIPlanPtr>,
+    plans: [Cell<pg_sys::SPIPlanPtr>; 2],
 }
 
 // SAFETY: a backend has one thread.
@@ -85,21 +98,22 @@ unsafe impl Sync for KeptPlan {}
 
 impl KeptPlan {
     pub const fn new(sql: &'static CStr, types: &'static [Oid]) -> KeptPlan {
-        KeptPlan { sql, types, plan: Cell::new(std::ptr::null_mut()) }
+        KeptPlan { sql, types, plans: [const { Cell::new(std::ptr::null_mut()) }; 2] }
     }
 
     fn plan(&self) -> pg_sys::SPIPlanPtr {
-        if self.plan.get().is_null() {
+        let kept = &self.plans[usize::from(owner::is_acting())];
+        if kept.get().is_null() {
             // SAFETY: text and types are static; a kept plan lives as long as the backend.
             unsafe {
                 let plan =
                     pg_sys::SPI_prepare(self.sql.as_ptr(), self.types.len() as i32, self.types.as_ptr().cast_mut());
                 assert!(!plan.is_null(), "SPI_prepare: {:?}", self.sql);
                 pg_sys::SPI_keepplan(plan);
-                self.plan.set(plan);
+                kept.set(plan);
             }
         }
-        self.plan.get()
+        kept.get()
     }
 
     /// Runs the statement; `arguments` are of the plan's types, NULL where `None`.

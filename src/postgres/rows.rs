@@ -27,13 +27,25 @@ impl<'s> Rows<'s> {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = Row<'s>> + '_ {
-        let present = if self.table.is_null() { 0 } else { self.count };
+        (0..self.present()).map(|at| self.at(at))
+    }
+
+    fn present(&self) -> usize {
+        if self.table.is_null() { 0 } else { self.count }
+    }
+
+    fn at(&self, at: usize) -> Row<'s> {
+        assert!(at < self.present());
         // SAFETY: the table has `count` tuples.
-        (0..present).map(|at| unsafe { Row::new(*(*self.table).vals.add(at), (*self.table).tupdesc) })
+        unsafe { Row::new(*(*self.table).vals.add(at), (*self.table).tupdesc) }
     }
 
     pub fn first(&self) -> Option<Row<'s>> {
         self.iter().next()
+    }
+
+    pub fn last(&self) -> Option<Row<'s>> {
+        self.present().checked_sub(1).map(|at| self.at(at))
     }
 }
 
@@ -77,10 +89,6 @@ impl<'s> Row<'s> {
 
     pub fn oid(&self, column: usize) -> Option<pg_sys::Oid> {
         self.typed(column, &[pg_sys::OIDOID]).map(|datum| pg_sys::Oid::from(datum.value() as u32))
-    }
-
-    pub fn bool(&self, column: usize) -> bool {
-        self.typed(column, &[pg_sys::BOOLOID]).is_some_and(|datum| datum.value() & 0xFF != 0)
     }
 
     /// A text or json column.

@@ -66,6 +66,14 @@ pub unsafe fn jsonb_text<'a>(datum: Datum) -> &'a str {
     }
 }
 
+/// As the operator @>: whether a jsonb holds another.
+pub fn jsonb_contains(whole: Datum, part: Datum) -> bool {
+    // SAFETY: called for jsonb, which the function detoasts; it reads no collation and no flinfo.
+    unsafe {
+        pg_sys::OidFunctionCall2Coll(Oid::from(pg_sys::F_JSONB_CONTAINS), Oid::INVALID, whole, part).value() & 0xFF != 0
+    }
+}
+
 /// The jsonb datum of a JSON text, or the server's words for why it is none.
 ///
 /// Only errors of the class "data exception" are taken; jsonb_in holds nothing that an error would have to release.

@@ -651,6 +651,10 @@ async fn a_raw_entry_needs_a_session_that_exists_and_words_that_are_known() {
     ];
     for form in Form::ALL {
         for (row, code) in refusals {
+            // COPY is for the owner, as whom the engine trims and erases.
+            if matches!(form, Form::Copy) && code == "SE014" {
+                continue;
+            }
             let error = form.insert(&clients, sid, &[row]).await.expect_err("a malformed entry");
             assert_eq!(sqlstate(&error), code, "{form:?} of {row:?}: {error:?}");
         }
@@ -714,8 +718,7 @@ async fn what_only_the_engine_may_do_is_refused_to_a_writer() {
     }
     for (column, value) in [
         ("revision", "7"),
-        ("branched_from", "1"),
-        ("fork_position", "0"),
+        ("fork_digest", "sha256('')"),
         ("lease_digest", "sha256('')"),
         ("lease_fence", "9"),
         ("lease_holder", "'me'"),
@@ -738,6 +741,8 @@ async fn what_only_the_engine_may_do_is_refused_to_a_writer() {
         ("agent_id", "'x'"),
         ("session_id", "'x'"),
         ("parent_sid", "1"),
+        ("branched_from", "1"),
+        ("fork_position", "0"),
         ("created_at", "now()"),
         ("sid", "default"),
     ] {

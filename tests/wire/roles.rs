@@ -105,7 +105,6 @@ const FUNCTIONS: &[Function] = &[
         ],
     ),
     function("sids_named", Reader, None, &[("session_id", "'s'"), ("tenant", "''")]),
-    function("log_of", Reader, None, &[("session_id", "'s'"), ("agent_id", "''"), ("tenant", "''")]),
     function(
         "session_history",
         Reader,
@@ -145,6 +144,7 @@ const FUNCTIONS: &[Function] = &[
         &[("session_id", "'s'"), ("max_rows", "5"), ("agent_id", "''"), ("tenant", "''")],
     ),
     function("session_stats", Reader, None, &[("session_id", "'s'"), ("agent_id", "''"), ("tenant", "''")]),
+    function("session_lineage", Reader, None, &[("session_id", "'s'"), ("agent_id", "''"), ("tenant", "''")]),
     function("session_verify", Reader, None, &[("session_id", "'s'"), ("agent_id", "''"), ("tenant", "''")]),
     function(
         "session_create",
@@ -280,6 +280,44 @@ const FUNCTIONS: &[Function] = &[
             ("lease", "null"),
         ],
     ),
+    function(
+        "session_branch",
+        Writer,
+        MISSING,
+        &[
+            ("session_id", "'s'"),
+            ("at_target", "1"),
+            ("at_item_id", "null"),
+            ("at_tag", "null"),
+            ("new_session_id", "'branch'"),
+            ("inherit", "true"),
+            ("seed", "'1'"),
+            ("title", "'fork %d'"),
+            ("new_agent_id", "''"),
+            ("agent_id", "''"),
+            ("lease", "null"),
+        ],
+    ),
+    function(
+        "session_trim",
+        Writer,
+        MISSING,
+        &[("session_id", "'s'"), ("keep_from", "1"), ("force", "true"), ("agent_id", "''"), ("lease", "null")],
+    ),
+    function(
+        "session_erase",
+        Writer,
+        MISSING,
+        &[
+            ("session_id", "'s'"),
+            ("target", "null"),
+            ("item_id", "'i'"),
+            ("reason", "'asked for'"),
+            ("agent_id", "''"),
+            ("lease", "null"),
+        ],
+    ),
+    function("session_expire", Writer, None, &[("older_than", "'1 day'"), ("max_rows", "10")]),
     function("session_pop", Writer, MISSING, &[("session_id", "'s'"), ("agent_id", "''"), ("lease", "null")]),
     function(
         "session_claim",
@@ -355,6 +393,8 @@ const RELATIONS: &[Relation] = &[
             "session_id",
             "owner",
             "parent_sid",
+            "branched_from",
+            "fork_position",
             "origin",
             "title",
             "status",
@@ -396,7 +436,6 @@ const RELATIONS: &[Relation] = &[
         updates: &[],
     },
     read_only("session_head"),
-    read_only("live_entry"),
     read_only("live_item"),
     read_only("lease_status"),
     closed("lease_fence_seq"),
@@ -564,7 +603,6 @@ async fn every_role_sees_the_rows_that_it_may() {
         ("agent_sessions.session", 1, 2),
         ("agent_sessions.session_item", 1, 2),
         ("agent_sessions.session_head", 1, 2),
-        ("agent_sessions.live_entry", 1, 2),
         ("agent_sessions.live_item", 1, 1),
         ("agent_sessions.session_get(session_id => 's')", 1, 1),
         ("agent_sessions.session_list()", 1, 1),
@@ -572,7 +610,7 @@ async fn every_role_sees_the_rows_that_it_may() {
         ("agent_sessions.session_log(session_id => 's')", 1, 1),
         ("agent_sessions.session_stats(session_id => 's')", 1, 1),
         ("agent_sessions.session_verify(session_id => 's')", 1, 1),
-        ("agent_sessions.log_of(session_id => 's', agent_id => null, tenant => null)", 1, 1),
+        ("agent_sessions.session_lineage(session_id => 's')", 1, 1),
     ] {
         let sql = format!("select count(*) from {rows}");
         for (connection, wanted) in [(&reader, tenant), (&writer, tenant), (&owner, of_the_owner)] {
@@ -925,7 +963,7 @@ const ATTACK: &str = r#"
       end loop;
       foreach kind in array array['pg_class', 'pg_extension', 'pg_roles', 'pg_authid', 'pg_auth_members', 'pg_proc',
                                   'pg_namespace', 'session', 'session_item', 'setting', 'tenant_binding', 'live_item',
-                                  'live_entry', 'session_head'] loop
+                                  'session_head'] loop
         execute format('create table attack.%I ()', kind);
       end loop;
       foreach kind in array array['text', 'json', 'jsonb', 'name', 'oid', 'bytea', 'uuid', 'timestamptz', 'regrole',

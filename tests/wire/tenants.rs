@@ -15,11 +15,10 @@ async fn count(connection: &Connection, rows: &str) -> i64 {
 }
 
 /// Every way to look at sessions and entries; `s` is the session that is looked for.
-const READS: [&str; 12] = [
+const READS: [&str; 11] = [
     "agent_sessions.session",
     "agent_sessions.session_item",
     "agent_sessions.session_head",
-    "agent_sessions.live_entry",
     "agent_sessions.live_item",
     "agent_sessions.session_get(session_id => 's')",
     "agent_sessions.session_list(roots_only => false)",
@@ -499,7 +498,6 @@ async fn an_isolated_agent_sees_and_writes_its_own_sessions_only() {
         "agent_sessions.session where session_id = 's'",
         "agent_sessions.session_item",
         "agent_sessions.live_item",
-        "agent_sessions.live_entry",
         "agent_sessions.session_list() where session_id = 's'",
         "agent_sessions.session_list(agent_id => 'planner')",
         "agent_sessions.session_get(session_id => 's', agent_id => 'planner')",

@@ -1,0 +1,25 @@
+create function agent_sessions.session_branch(
+  session_id text,
+  at_target bigint default null,
+  at_item_id text default null,
+  at_tag text default null,
+  new_session_id text default null,
+  inherit boolean default true,
+  seed json default null,
+  title text default null,
+  new_agent_id text default null,
+  agent_id text default null,
+  lease text default null
+) returns setof agent_sessions.session_row
+language c volatile parallel unsafe rows 1 as 'MODULE_PATHNAME', 'agent_sessions_session_branch';
+comment on function agent_sessions.session_branch(text, bigint, text, text, text, boolean, json, text, text, text, text) is
+  'Makes a session whose log begins with the source''s, up to and including an entry, and returns it. Nothing of the log is copied; owner, origin, title, metadata and state are. at_target: the last position that it inherits, which shows as it was then; at_item_id, at_tag: the live item of that id, the newest live one of that tag; the whole log when none is given. new_session_id: a UUIDv7 when NULL. new_agent_id: agent_id when NULL. inherit: false records the source and begins an empty log. seed: the payload of a first item of kind seed. title: %d becomes a number among the branches of the source. SE001, SE002, SE003, SE008, SE009, SE012, SE018, 40001';
+
+create function agent_sessions.session_lineage(
+  session_id text,
+  agent_id text default null,
+  tenant text default null
+) returns table (depth integer, session_id text, agent_id text, fork_position bigint, created_at timestamptz)
+language c stable parallel restricted rows 5 as 'MODULE_PATHNAME', 'agent_sessions_session_lineage';
+comment on function agent_sessions.session_lineage(text, text, text) is
+  'The session (depth 0), the one that it branched off (1), and so on to the oldest. Those that were deleted are left out. No row for a session that does not exist';

@@ -1,0 +1,144 @@
+//! What later entries of a log say about earlier ones: revisions and retractions.
+//!
+//! The newest entry about an item wins. In a branch that may stand in any stretch from the item's own on, and what an
+//! ancestor was told behind the fork does not count.
+
+use std::collections::HashMap;
+
+use pgrx::pg_sys::{Datum, INT8ARRAYOID, INT8OID};
+
+use crate::lineage::{Lineage, Stretch};
+use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::rows::Row;
+use crate::postgres::value::{Element, array};
+
+static ANY: KeptPlan = KeptPlan::new(
+    c"select from agent_sessions.session_item c \
+      where c.sid operator(pg_catalog.=) $1 and c.target is not null and c.position operator(pg_catalog.<) $2 \
+        and c.op operator(pg_catalog.=) any (array['revise', 'retract', 'retract_from']) limit 1",
+    &[INT8OID, INT8OID],
+);
+
+// The content of an item that was retracted is that of the revision before: a replay is compared with it.
+static NEWEST: KeptPlan = KeptPlan::new(
+    c"select t.target, case when newest.op operator(pg_catalog.=) 'retract' then newest.position end, \
+        case when newest.op operator(pg_catalog.=) 'retract' then earlier.position else newest.position end, \
+        case when newest.op operator(pg_catalog.=) 'retract' then earlier.payload else newest.payload end, \
+        case when newest.op operator(pg_catalog.=) 'retract' then earlier.attrs else newest.attrs end, \
+        case when newest.op operator(pg_catalog.=) 'retract' then earlier.digest else newest.digest end \
+      from pg_catalog.unnest($3) as t (target) \
+      cross join lateral ( \
+        select c.position, c.op, c.payload, c.attrs, c.digest from agent_sessions.session_item c \
+        where c.sid operator(pg_catalog.=) $1 and c.target operator(pg_catalog.=) t.target \
+          and c.position operator(pg_catalog.<) $2 and c.op operator(pg_catalog.=) any (array['revise', 'retract']) \
+        order by c.position desc limit 1) newest \
+      left join lateral ( \
+        select c.position, c.payload, c.attrs, c.digest from agent_sessions.session_item c \
+        where newest.op operator(pg_catalog.=) 'retract' and c.sid operator(pg_catalog.=) $1 \
+          and c.target operator(pg_catalog.=) t.target and c.position operator(pg_catalog.<) newest.position \
+          and c.op operator(pg_catalog.=) 'revise' \
+        order by c.position desc limit 1) earlier on true",
+    &[INT8OID, INT8OID, INT8ARRAYOID],
+);
+
+static CUTS: KeptPlan = KeptPlan::new(
+    c"select c.target, c.position from agent_sessions.session_item c \
+      where c.sid operator(pg_catalog.=) $1 and c.position operator(pg_catalog.<) $2 \
+        and c.position operator(pg_catalog.>) $3 and c.op operator(pg_catalog.=) 'retract_from'",
+    &[INT8OID, INT8OID, INT8OID],
+);
+
+/// Whether a log holds, in each stretch or a later one, an entry about an earlier. Most logs do not.
+pub fn changed_from(spi: &Spi, see: See, lineage: &Lineage) -> Vec<bool> {
+    let is_changed = |stretch: &Stretch| {
+        let bounds = [Some(Datum::from(stretch.sid)), Some(Datum::from(stretch.until))];
+        stretch.run(&ANY, spi, see, &bounds).len() > 0
+    };
+    let mut changed: Vec<bool> = lineage.stretches().iter().map(is_changed).collect();
+    for at in (1..changed.len()).rev() {
+        changed[at - 1] |= changed[at];
+    }
+    changed
+}
+
+/// The content that a revision gives an item.
+#[derive(Clone, Copy)]
+pub struct Revision<'s> {
+    pub position: i64,
+    row: Row<'s>,
+}
+
+impl<'s> Revision<'s> {
+    pub fn payload(&self) -> Option<Datum> {
+        self.row.datum(3)
+    }
+
+    pub fn payload_text(&self) -> Option<&'s str> {
+        self.row.text(3)
+    }
+
+    pub fn attrs(&self) -> Option<Datum> {
+        self.row.jsonb(4)
+    }
+
+    pub fn digest(&self) -> Option<Datum> {
+        self.row.datum(5)
+    }
+}
+
+#[derive(Default)]
+struct Change<'s> {
+    retracted_at: Option<i64>,
+    revision: Option<Revision<'s>>,
+}
+
+/// What became of the items at some positions.
+#[derive(Default)]
+pub struct Changes<'s> {
+    of: HashMap<i64, Change<'s>>,
+    /// Where entries that retract a range begin, and where they stand.
+    cuts: Vec<(i64, i64)>,
+}
+
+impl<'s> Changes<'s> {
+    pub fn about(spi: &'s Spi, see: See, lineage: &Lineage, positions: &[i64]) -> Changes<'s> {
+        let mut changes = Changes::default();
+        let Some(&lowest) = positions.iter().min() else { return changes };
+        let mut undecided = positions.to_vec();
+        for stretch in lineage.stretches().iter().rev() {
+            let [sid, until] = [stretch.sid, stretch.until].map(|bound| Some(Datum::from(bound)));
+            let targets: Vec<_> = undecided.iter().map(|position| Some(Datum::from(*position))).collect();
+            let newest = [sid, until, Some(array(Element::Int8, &targets))];
+            stretch.run(&NEWEST, spi, see, &newest).iter().for_each(|row| changes.note(row));
+            // A revision decides; an item that was retracted here may have its content from an earlier stretch.
+            undecided.retain(|position| changes.revision_of(*position).is_none());
+            let cuts = stretch.run(&CUTS, spi, see, &[sid, until, Some(Datum::from(lowest))]);
+            changes.cuts.extend(cuts.iter().filter_map(|row| row.int8(0).zip(row.int8(1))));
+            if stretch.from <= lowest {
+                break;
+            }
+        }
+        changes
+    }
+
+    fn note(&mut self, row: Row<'s>) {
+        let Some(target) = row.int8(0) else { return };
+        let change = self.of.entry(target).or_default();
+        change.retracted_at = change.retracted_at.or(row.int8(1));
+        change.revision = row.int8(2).map(|position| Revision { position, row });
+    }
+
+    /// The newest revision of the item at `position`, be the item live or not.
+    pub fn revision_of(&self, position: i64) -> Option<Revision<'s>> {
+        self.of.get(&position).and_then(|change| change.revision)
+    }
+
+    /// Whether the item at `position` was retracted since it was last revised.
+    pub fn retract(&self, position: i64) -> bool {
+        let change = self.of.get(&position);
+        let retracted = change.and_then(|change| change.retracted_at);
+        let cuts = self.cuts.iter().filter(|(from, at)| *from <= position && position < *at).map(|(_, at)| *at);
+        let last = cuts.chain(retracted).max();
+        last > change.and_then(|change| change.revision).map(|revision| revision.position)
+    }
+}

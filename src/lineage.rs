@@ -1,0 +1,191 @@
+//! A session's lineage: whose entries its log is made of.
+//!
+//! A branch's first positions are its ancestors'. Positions go on where a branch begins, so that all stretches together are
+//! one dense log.
+
+use agent_sessions_core::digest::Digest;
+use pgrx::pg_sys::{Datum, INT8ARRAYOID, INT8OID};
+
+use crate::address::{self, sid_of};
+use crate::postgres::call::{Call, Returns};
+use crate::postgres::owner::AsOwner;
+use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::rows::Rows;
+use crate::postgres::value::{self, Element, array};
+
+static ORIGIN: KeptPlan = KeptPlan::new(
+    c"select s.branched_from, s.fork_position, s.base_position from agent_sessions.session s \
+      where s.sid operator(pg_catalog.=) $1",
+    &[INT8OID],
+);
+
+// Once retention has removed what was inherited, nothing is read from the ancestors any more.
+static INHERITED: KeptPlan = KeptPlan::new(
+    c"with recursive up (sid, depth, branched_from, fork_position, base_position) as ( \
+        select s.sid, 0, s.branched_from, s.fork_position, s.base_position from agent_sessions.session s \
+        where s.sid operator(pg_catalog.=) $1 \
+        union all \
+        select p.sid, u.depth operator(pg_catalog.+) 1, p.branched_from, p.fork_position, p.base_position \
+        from up u join agent_sessions.session p on p.sid operator(pg_catalog.=) u.branched_from \
+        where u.fork_position operator(pg_catalog.>) u.base_position) \
+      select u.sid, u.branched_from, u.fork_position, u.base_position from up u order by u.depth",
+    &[INT8OID],
+);
+
+static ANCESTORS: KeptPlan = KeptPlan::new(
+    c"with recursive up (sid, depth, branched_from) as ( \
+        select s.sid, 0::pg_catalog.int8, s.branched_from from agent_sessions.session s \
+        where s.sid operator(pg_catalog.=) $1 \
+        union all \
+        select p.sid, u.depth operator(pg_catalog.+) 1, p.branched_from \
+        from up u join agent_sessions.session p on p.sid operator(pg_catalog.=) u.branched_from) \
+      select u.sid, u.depth from up u order by u.depth",
+    &[INT8OID],
+);
+
+static SHOW: KeptPlan = KeptPlan::new(
+    c"select u.depth::pg_catalog.int4, s.session_id, s.agent_id, s.fork_position, s.created_at \
+      from rows from (pg_catalog.unnest($1), pg_catalog.unnest($2)) as u (sid, depth) \
+      join agent_sessions.session s on s.sid operator(pg_catalog.=) u.sid and s.deleted_at is null order by u.depth",
+    &[INT8ARRAYOID, INT8ARRAYOID],
+);
+
+static DIGEST_AT: KeptPlan = KeptPlan::new(
+    c"select i.digest from agent_sessions.session_item i \
+      where i.sid operator(pg_catalog.=) $1 and i.position operator(pg_catalog.=) $2",
+    &[INT8OID, INT8OID],
+);
+
+/// Where a session's own entries stand in its log.
+#[derive(Clone, Copy, Debug)]
+pub struct Origin {
+    /// The session that the entries before the fork are read from, unless it holds them itself.
+    pub branched_from: Option<i64>,
+    pub fork_position: Option<i64>,
+    /// The first position that retention has left, 0 if it has removed none.
+    pub base_position: i64,
+}
+
+impl Origin {
+    /// The first position of the session's own entries.
+    pub fn first_position(self) -> i64 {
+        let fork = self.branched_from.and(self.fork_position).unwrap_or(0);
+        fork.max(self.base_position)
+    }
+
+    /// Whether entries are read from the ancestors.
+    pub fn inherits(self) -> bool {
+        self.branched_from.is_some() && self.fork_position.is_some_and(|fork| fork > self.base_position)
+    }
+}
+
+/// The entries that one session contributes: those from `from` up to, but not including, `until`.
+#[derive(Clone, Copy, Debug)]
+pub struct Stretch {
+    pub sid: i64,
+    pub from: i64,
+    pub until: i64,
+    pub is_inherited: bool,
+}
+
+impl Stretch {
+    /// Runs a statement about the stretch: on the session's own entries as the caller, on inherited ones as the owner, since
+    /// the ancestor may be hidden from who may see the branch.
+    pub fn run<'s>(&self, plan: &KeptPlan, spi: &'s Spi, see: See, arguments: &[Option<Datum>]) -> Rows<'s> {
+        let _owner = self.is_inherited.then(AsOwner::switch);
+        plan.run(spi, see, arguments)
+    }
+}
+
+/// The stretches of a log, the oldest first. The last is the session's own.
+pub struct Lineage {
+    stretches: Vec<Stretch>,
+}
+
+impl Lineage {
+    /// The lineage of a session whose row says `origin`.
+    pub fn of(spi: &Spi, see: See, sid: i64, origin: Origin) -> Lineage {
+        let own = Stretch { sid, from: origin.first_position(), until: i64::MAX, is_inherited: false };
+        let mut stretches = vec![own];
+        if origin.inherits() {
+            let _owner = AsOwner::switch();
+            let rows = INHERITED.run(spi, see, &[Some(Datum::from(sid))]);
+            let mut until = own.from;
+            for row in rows.iter().skip(1) {
+                let origin = Origin {
+                    branched_from: row.int8(1),
+                    fork_position: row.int8(2),
+                    base_position: row.int8(3).unwrap_or(0),
+                };
+                let from = origin.first_position();
+                if from < until {
+                    let sid = row.int8(0).unwrap_or_default();
+                    stretches.push(Stretch { sid, from, until, is_inherited: true });
+                    until = from;
+                }
+            }
+        }
+        stretches.reverse();
+        Lineage { stretches }
+    }
+
+    /// The lineage of the session at an address, if the caller may see it.
+    pub fn find(spi: &Spi, see: See, address: &[Option<Datum>; 3]) -> Option<Lineage> {
+        let sid = sid_of(spi, see, address)?;
+        Some(Lineage::of(spi, see, sid, Origin::of(spi, see, sid)?))
+    }
+
+    pub fn stretches(&self) -> &[Stretch] {
+        &self.stretches
+    }
+
+    pub fn own(&self) -> Stretch {
+        self.stretches[self.stretches.len() - 1]
+    }
+
+    /// The first position of the log.
+    pub fn first_position(&self) -> i64 {
+        self.stretches[0].from
+    }
+
+    /// The stretch that holds a position; `None` before the log's first.
+    pub fn stretch_of(&self, position: i64) -> Option<Stretch> {
+        self.stretches.iter().copied().find(|stretch| (stretch.from..stretch.until).contains(&position))
+    }
+
+    /// The digest of the entry at `position`, if there is one.
+    pub fn digest_at(&self, spi: &Spi, see: See, position: i64) -> Option<Digest> {
+        let stretch = self.stretch_of(position)?;
+        let rows = stretch.run(&DIGEST_AT, spi, see, &[Some(Datum::from(stretch.sid)), Some(Datum::from(position))]);
+        rows.first().and_then(|row| row.bytes(0)).and_then(value::digest)
+    }
+}
+
+impl Origin {
+    /// What a session's row says, if the caller may see it.
+    pub fn of(spi: &Spi, see: See, sid: i64) -> Option<Origin> {
+        let rows = ORIGIN.run(spi, see, &[Some(Datum::from(sid))]);
+        let row = rows.first()?;
+        Some(Origin { branched_from: row.int8(0), fork_position: row.int8(1), base_position: row.int8(2)? })
+    }
+}
+
+pub fn session_lineage(call: &mut Call) -> Returns {
+    let session_id = call.text();
+    let agent_id = call.text();
+    let tenant = call.text();
+    let address = address::of_reader(session_id, agent_id, tenant)?;
+    let mut set = call.set();
+
+    let spi = Spi::connect();
+    let Some(sid) = sid_of(&spi, See::Caller, &address) else { return Ok(None) };
+    let ancestors = {
+        let _owner = AsOwner::switch();
+        ANCESTORS.run(&spi, See::Caller, &[Some(Datum::from(sid))])
+    };
+    let column =
+        |column| Some(array(Element::Int8, &ancestors.iter().map(|row| row.datum(column)).collect::<Vec<_>>()));
+    // As the caller: an ancestor that is hidden from it stays hidden.
+    SHOW.run(&spi, See::Caller, &[column(0), column(1)]).iter().for_each(|row| set.put(&row.datums()));
+    Ok(None)
+}
