@@ -12,6 +12,7 @@ use crate::identity;
 use crate::lease::Given;
 use crate::paging;
 use crate::postgres::call::{Call, Returns};
+use crate::postgres::nesting;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::value::{Element, array, text_datum};
@@ -26,6 +27,16 @@ static HIDE: KeptPlan = KeptPlan::new(
     c"update agent_sessions.session set deleted_at = pg_catalog.clock_timestamp(), lease_digest = null, \
         lease_holder = null, lease_expires_at = null \
       where sid operator(pg_catalog.=) $1",
+    &[INT8OID],
+);
+
+// What no branch reads goes at once, but for what explains the rest.
+static PRUNE: KeptPlan = KeptPlan::new(
+    c"delete from agent_sessions.session_item i \
+      where i.sid operator(pg_catalog.=) $1 and i.op operator(pg_catalog.<>) all (array['erase', 'trim']) \
+        and i.position operator(pg_catalog.>=) ( \
+          select pg_catalog.max(b.fork_position) from agent_sessions.session b \
+          where b.branched_from operator(pg_catalog.=) $1 and b.fork_position operator(pg_catalog.>) b.base_position)",
     &[INT8OID],
 );
 
@@ -52,6 +63,13 @@ static BRANCHES: KeptPlan = KeptPlan::new(
     c"select b.branched_from, b.sid from agent_sessions.session b \
       where b.branched_from operator(pg_catalog.=) any ($1) and b.fork_position operator(pg_catalog.>) b.base_position",
     &[INT8ARRAYOID],
+);
+
+// Held by who deletes a branch, and by all of them at once: in the way of deleting the source, not of writing to it.
+static LOCK_VISIBLE: KeptPlan = KeptPlan::new(
+    c"select from agent_sessions.session s \
+      where s.sid operator(pg_catalog.=) $1 and s.deleted_at is null for key share",
+    &[INT8OID],
 );
 
 static LOCK_HIDDEN: KeptPlan = KeptPlan::new(
@@ -140,7 +158,7 @@ fn delete(spi: &Spi, sid: i64) -> Result<(), Error> {
     }
     if hidden.contains(&sid) {
         let _owner = AsOwner::switch();
-        DELETE_ALL.run(spi, See::Now, &[Some(sids(&gone))]);
+        DELETE_ALL.run(spi, See::Latest, &[Some(sids(&gone))]);
     } else {
         // Its sub-sessions go by trigger.
         DELETE.run(spi, See::Now, &[Some(Datum::from(sid))]);
@@ -151,10 +169,8 @@ fn delete(spi: &Spi, sid: i64) -> Result<(), Error> {
 /// The session and its sub-sessions: those that can go, and those that a branch needs which stays.
 fn divide(spi: &Spi, sid: i64) -> (Vec<i64>, Vec<i64>) {
     let _owner = AsOwner::switch();
-    let below = WITH_SUB_SESSIONS.run(spi, See::Latest, &[Some(Datum::from(sid))]);
-    let mut gone: HashSet<i64> = below.iter().filter_map(|row| row.int8(0)).collect();
-    let all: Vec<i64> = gone.iter().copied().collect();
-    LOCK_ALL.run(spi, See::Latest, &[Some(sids(&all))]);
+    let all = lock_with_sub_sessions(spi, sid);
+    let mut gone: HashSet<i64> = all.iter().copied().collect();
     let branches = BRANCHES.run(spi, See::Latest, &[Some(sids(&all))]);
     let branches: Vec<(i64, i64)> = branches.iter().filter_map(|row| row.int8(0).zip(row.int8(1))).collect();
     // A session that is hidden needs its own source in turn.
@@ -163,12 +179,27 @@ fn divide(spi: &Spi, sid: i64) -> (Vec<i64>, Vec<i64>) {
     (gone.into_iter().collect(), hidden)
 }
 
+/// Locks the session and all below it, those included that came while this waited.
+fn lock_with_sub_sessions(spi: &Spi, sid: i64) -> Vec<i64> {
+    let mut locked = Vec::new();
+    loop {
+        let below = WITH_SUB_SESSIONS.run(spi, See::Latest, &[Some(Datum::from(sid))]);
+        let below: Vec<i64> = below.iter().filter_map(|row| row.int8(0)).collect();
+        if below == locked {
+            return locked;
+        }
+        LOCK_ALL.run(spi, See::Latest, &[Some(sids(&below))]);
+        locked = below;
+    }
+}
+
 fn hide(spi: &Spi, sid: i64) -> Result<(), Error> {
     let _owner = AsOwner::switch();
-    if let Some(head) = Head::lock_by_sid(spi, sid) {
+    if let Some(head) = Head::lock_latest(spi, sid) {
         head.admit(None)?;
-        HIDE.run(spi, See::Now, &[Some(Datum::from(sid))]);
-        DROP_DELTAS.run(spi, See::Now, &[Some(Datum::from(sid))]);
+        HIDE.run(spi, See::Latest, &[Some(Datum::from(sid))]);
+        DROP_DELTAS.run(spi, See::Latest, &[Some(Datum::from(sid))]);
+        PRUNE.run(spi, See::Latest, &[Some(Datum::from(sid))]);
     }
     Ok(())
 }
@@ -179,25 +210,37 @@ pub fn is_needed(spi: &Spi, sid: i64) -> bool {
     BRANCHES.run(spi, See::Latest, &[Some(sids(&[sid]))]).len() > 0
 }
 
-/// Deletes a hidden session that no branch needs any more, and those that only it has needed.
+/// Deletes a hidden session that no branch needs any more, and those that only it has needed; else what no branch reads of it.
 pub fn collect(spi: &Spi, source: Option<i64>) {
     let _owner = AsOwner::switch();
     let mut needless = Vec::new();
     let mut next = source;
     // From branch to source, as every call locks that locks both. All at once, since triggers nest only so deep.
     while let Some(sid) = next
-        && let Some(hidden) = LOCK_HIDDEN.run(spi, See::Latest, &[Some(Datum::from(sid))]).first()
+        && let Some(hidden) = lock_if_hidden(spi, sid)
     {
         let branches = BRANCHES.run(spi, See::Latest, &[Some(sids(&[sid]))]);
         if branches.iter().any(|row| row.int8(1).is_some_and(|branch| !needless.contains(&branch))) {
+            PRUNE.run(spi, See::Latest, &[Some(Datum::from(sid))]);
             break;
         }
         needless.push(sid);
-        next = hidden.int8(0);
+        next = hidden;
     }
     if !needless.is_empty() {
         DELETE_ALL.run(spi, See::Latest, &[Some(sids(&needless))]);
     }
+}
+
+/// Locks a session that is hidden, and says what it branched off. Waits for who is just hiding it.
+fn lock_if_hidden(spi: &Spi, sid: i64) -> Option<Option<i64>> {
+    let sid = [Some(Datum::from(sid))];
+    // In a subtransaction, so that of two who find it hidden none holds what the other waits for.
+    let visible = nesting::attempt(|| LOCK_VISIBLE.run(spi, See::Latest, &sid).first().map(drop));
+    if visible.is_some() {
+        return None;
+    }
+    LOCK_HIDDEN.run(spi, See::Latest, &sid).first().map(|row| row.int8(0))
 }
 
 fn sids(sids: &[i64]) -> Datum {

@@ -73,6 +73,11 @@ impl Origin {
         fork.max(self.base_position)
     }
 
+    /// Whether the session holds copies of what it once inherited.
+    pub fn is_flattened(self) -> bool {
+        self.branched_from.is_none() && self.fork_position.is_some()
+    }
+
     /// Whether entries are read from the ancestors.
     pub fn inherits(self) -> bool {
         self.branched_from.is_some() && self.fork_position.is_some_and(|fork| fork > self.base_position)
@@ -137,6 +142,10 @@ impl Lineage {
 
     pub fn stretches(&self) -> &[Stretch] {
         &self.stretches
+    }
+
+    pub fn inherited(&self) -> &[Stretch] {
+        &self.stretches[..self.stretches.len() - 1]
     }
 
     pub fn own(&self) -> Stretch {

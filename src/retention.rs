@@ -1,6 +1,7 @@
 //! Retention: trimming the beginning of a log, and erasing the content of entries. What stays verifies.
 
 use agent_sessions_core::chain::trim_payload;
+use agent_sessions_core::digest::Digest;
 use agent_sessions_core::error::Error;
 use agent_sessions_core::name;
 use agent_sessions_core::word::{OnMissing, Op};
@@ -79,7 +80,8 @@ pub fn session_trim(call: &mut Call) -> Returns {
     let spi = Spi::connect();
     let Some(log) = Log::open(&spi, &address, OnMissing::Error)? else { return Ok(None) };
     log.head.admit(lease)?;
-    let base = keep_from.min(log.next_position());
+    // The newest entry stays: what the trim entry is about lies before it.
+    let base = keep_from.min(log.next_position() - 1);
     let kept_tail = if force { None } else { history::newest_summary(&spi, See::Now, &log.lineage) };
     let base = kept_tail.and_then(|summary| summary.kept_from()).map_or(base, |kept_from| kept_from.min(base));
     if base <= log.lineage.own().from || deletion::is_needed(&spi, log.sid()) {
@@ -89,13 +91,18 @@ pub fn session_trim(call: &mut Call) -> Returns {
     let _owner = AsOwner::switch();
     let payload = trim_payload(&digest);
     log.write(&[Draft { payload: Some(Json::from_part(&payload)), ..Draft::about(Op::Trim, base) }], lease);
+    move_base(&spi, log.sid(), base, &digest);
     let [sid, base] = [log.sid(), base].map(|value| Some(Datum::from(value)));
-    MOVE_BASE.run(&spi, See::Now, &[sid, base, Some(bytes_datum(&digest))]);
     DROP_DELTAS_BEFORE.run(&spi, See::Latest, &[sid, base]);
     let removed = REMOVE.run(&spi, See::Latest, &[sid, base]).len() as i64;
     // A branch that has left its inheritance behind needs its ancestors no longer.
     deletion::collect(&spi, log.head.origin.branched_from);
     Ok(Some(Datum::from(removed)))
+}
+
+/// Moves the base of a log to where a trim entry says that it is. As the owner.
+pub fn move_base(spi: &Spi, sid: i64, base: i64, digest: &Digest) {
+    MOVE_BASE.run(spi, See::Now, &[Some(Datum::from(sid)), Some(Datum::from(base)), Some(bytes_datum(digest))]);
 }
 
 pub fn session_erase(call: &mut Call) -> Returns {

@@ -78,6 +78,12 @@ impl Walk {
         self.unexplained_base = start.trimmed.then_some((start.position, start.previous));
     }
 
+    /// Goes on in the same session with entries that link to something else than those before: a flattened branch's own, behind
+    /// the copies of what it inherited.
+    pub fn rejoin(&mut self, previous: Digest) {
+        self.previous = previous;
+    }
+
     /// Takes the next entry in the order of positions.
     pub fn step(&mut self, start: &Start, entry: &Entry) {
         self.entries += 1;
@@ -396,6 +402,23 @@ mod tests {
         write(&mut parent, "erase", Some(1), "{}");
         let explained = lineage(&[(start(), &parent[..2], &parent[2..]), (fork, &own[..2], &[])]);
         assert_eq!(explained, Verdict { entries: 4, redacted: 1, fault: None });
+    }
+
+    #[test]
+    fn a_flattened_branch_verifies_by_itself() {
+        let (_, fork, own) = branched();
+        let copies = &log()[..2];
+        let flattened = |rejoin: Digest| {
+            let mut walk = Walk::default();
+            let start = Start { agent_id: "b", ..start() };
+            walk.enter(&start);
+            copies.iter().for_each(|row| walk.step(&start, &Entry { agent_id: "b", ..entry(row) }));
+            walk.rejoin(rejoin);
+            own.iter().for_each(|row| walk.step(&start, &entry(row)));
+            walk.finish()
+        };
+        assert_eq!(flattened(fork.previous), Verdict { entries: 4, redacted: 0, fault: None });
+        assert_eq!(flattened([0; 32]).fault.map(|fault| fault.0), Some(2));
     }
 
     #[test]
