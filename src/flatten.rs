@@ -2,7 +2,7 @@
 //!
 //! The copies are chained anew, from the branch's own genesis; its own entries keep their links.
 
-use agent_sessions_core::chain::trim_payload;
+use agent_sessions_core::chain::{erase_payload, trim_payload};
 use agent_sessions_core::digest::{Digest, Link};
 use agent_sessions_core::error::Error;
 use agent_sessions_core::word::{OnMissing, Op};
@@ -44,9 +44,6 @@ static LET_GO: KeptPlan = KeptPlan::new(
     &[INT8OID],
 );
 
-/// The payload of an erase entry for a content that was erased before the branch took a copy.
-const INHERITED_ERASURE: &str = r#"{"reason": null, "revisions": []}"#;
-
 pub fn session_flatten(call: &mut Call) -> Returns {
     let session_id = call.text();
     let agent_id = call.text();
@@ -74,10 +71,11 @@ pub fn session_flatten(call: &mut Call) -> Returns {
     // The copies are the branch's own now: so has to be what explains them.
     let trimmed = trim_payload(&start);
     let trim = Draft { payload: Some(Json::from_part(&trimmed)), ..Draft::about(Op::Trim, first) };
-    let erasures = copies.redacted.iter().map(|position| Draft {
-        payload: Some(Json::from_part(INHERITED_ERASURE)),
-        ..Draft::about(Op::Erase, *position)
-    });
+    let erased = erase_payload(None, &[]);
+    let erasures = copies
+        .redacted
+        .iter()
+        .map(|position| Draft { payload: Some(Json::from_part(&erased)), ..Draft::about(Op::Erase, *position) });
     let drafts: Vec<Draft> = (first > 0).then_some(trim).into_iter().chain(erasures).collect();
     log.write(&drafts, lease);
     LET_GO.run(&spi, See::Now, &[Some(Datum::from(log.sid()))]);

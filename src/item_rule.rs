@@ -1,5 +1,6 @@
 //! The rules of `session_item`, as triggers: they hold for every statement that writes it.
 
+use agent_sessions_core::chain::names_erased;
 use agent_sessions_core::digest::{self, Digest, Link};
 use agent_sessions_core::error::Error;
 use agent_sessions_core::limit;
@@ -75,9 +76,9 @@ static KEEPS: KeptPlan = KeptPlan::new(
 );
 
 static ERASURES: KeptPlan = KeptPlan::new(
-    c"select from agent_sessions.session_item i \
+    c"select i.target, i.payload from agent_sessions.session_item i \
       where i.sid operator(pg_catalog.=) $1 and i.op operator(pg_catalog.=) 'erase' \
-        and i.target operator(pg_catalog.=) any (array[$2, $3]) limit 1",
+        and i.position operator(pg_catalog.>) $2 and i.target operator(pg_catalog.=) any (array[$2, $3])",
     &[INT8OID, INT8OID, INT8OID],
 );
 
@@ -299,9 +300,10 @@ pub fn on_items_inserted<'a>(_: &Trigger<'a>) -> Returns<'a> {
     Ok((None, Decision::Skip))
 }
 
-/// What an entry about another says: which session's, what it does, and to which position.
+/// What an entry about another says: which session's, where it stands, what it does, and to which position.
 pub struct Closing {
     pub sid: i64,
+    pub position: i64,
     pub op: Op,
     pub target: i64,
 }
@@ -311,6 +313,7 @@ pub fn closing(trigger: &Trigger) -> Result<Closing, Error> {
     let row = trigger.row(column::TYPES);
     Ok(Closing {
         sid: row.int8(column::SID).unwrap_or_default(),
+        position: row.int8(column::POSITION).unwrap_or_default(),
         op: Op::parse(row.text(column::OP).unwrap_or_default())?,
         target: row.int8(column::TARGET).unwrap_or_default(),
     })
@@ -346,9 +349,11 @@ fn is_erased(old: &Tuple, new: &Tuple) -> bool {
         && bytes.iter().all(|&column| new.same_bytes(old, column));
     let gone = [PAYLOAD, ATTRS, SALT].iter().all(|&column| new.datum(column).is_none());
     let about = if old.text(OP) == Some(Op::Revise.as_str()) { old.datum(TARGET) } else { None };
+    let position = old.int8(POSITION).unwrap_or_default();
     let named = || {
         let spi = Spi::connect();
-        ERASURES.run(&spi, See::Latest, &[old.datum(SID), old.datum(POSITION), about]).len() > 0
+        let erasures = ERASURES.run(&spi, See::Latest, &[old.datum(SID), old.datum(POSITION), about]);
+        erasures.iter().any(|row| names_erased(row.int8(0), row.text(1), position))
     };
     same && gone && named()
 }

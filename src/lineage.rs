@@ -100,6 +100,12 @@ impl Stretch {
         let _owner = self.is_inherited.then(AsOwner::switch);
         plan.run(spi, see, arguments)
     }
+
+    /// The part of the stretch between two positions, both ends excluded; `None` if no position is there.
+    pub fn between(&self, after: i64, before: i64) -> Option<(i64, i64)> {
+        let (from, until) = (after.max(self.from - 1), before.min(self.until));
+        (from < until.saturating_sub(1)).then_some((from, until))
+    }
 }
 
 /// The stretches of a log, the oldest first. The last is the session's own.

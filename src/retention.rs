@@ -1,6 +1,6 @@
 //! Retention: trimming the beginning of a log, and erasing the content of entries. What stays verifies.
 
-use agent_sessions_core::chain::trim_payload;
+use agent_sessions_core::chain::{erase_payload, trim_payload};
 use agent_sessions_core::digest::Digest;
 use agent_sessions_core::error::Error;
 use agent_sessions_core::name;
@@ -132,6 +132,8 @@ pub fn session_erase(call: &mut Call) -> Returns {
         item_id: item_id.map(str::to_owned),
         reason: "no entry with a content is there",
     })?;
+    // What the caller brings for the ancestors is among it, too.
+    let _lease = Given::to_triggers(lease);
     // From branch to source, as every call locks that locks both.
     let mut erased = 0;
     for stretch in log.lineage.stretches().iter().rev() {
@@ -168,7 +170,7 @@ fn erase(
         return Ok(0);
     }
     let revisions: Vec<i64> = entries.iter().copied().filter(|entry| *entry != place).collect();
-    let payload = serde_json::json!({ "reason": reason, "revisions": revisions }).to_string();
+    let payload = erase_payload(reason, &revisions);
     let draft = Draft { payload: Some(Json::from_part(&payload)), ..Draft::about(Op::Erase, place) };
     // The entry that says so stands in the log that held the content: an ancestor's tells it to all of its branches.
     if stretch.is_inherited {
@@ -177,7 +179,7 @@ fn erase(
             item_id: None,
             reason: "the entry is inherited from a session that is not visible",
         })?;
-        head.admit(lease)?;
+        head.admit(None)?;
         let _owner = AsOwner::switch();
         let ancestor = Log::of(log.spi, head).ok_or(Error::ItemNotFound {
             target: Some(place),
@@ -189,7 +191,6 @@ fn erase(
         let _owner = AsOwner::switch();
         log.write(&[draft], lease);
     }
-    let _lease = Given::to_triggers(lease);
     let _owner = AsOwner::switch();
     let positions: Vec<_> = entries.iter().map(|entry| Some(Datum::from(*entry))).collect();
     ERASE.run(log.spi, See::Latest, &[sid, Some(array(Element::Int8, &positions))]);
