@@ -14,7 +14,7 @@ use crate::postgres::value::{Element, array};
 
 static ANY: KeptPlan = KeptPlan::new(
     c"select from agent_sessions.session_item c \
-      where c.sid operator(pg_catalog.=) $1 and c.target is not null and c.position operator(pg_catalog.<) $2 \
+      where c.sid operator(pg_catalog.=) $1 and c.position operator(pg_catalog.<) $2 \
         and c.op operator(pg_catalog.=) any (array['revise', 'retract', 'retract_from']) limit 1",
     &[INT8OID, INT8OID],
 );
