@@ -16,7 +16,6 @@ use crate::log::Log;
 use crate::postgres::catalog;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
-use crate::postgres::setting;
 use crate::postgres::trigger::{Decision, Returns, Trigger, Tuple};
 use crate::postgres::value::{self, clock};
 
@@ -141,7 +140,6 @@ static DELETE_DESCENDANTS: KeptPlan = KeptPlan::new(
 
 /// Fills in what the engine sets. A full row of the owner's, as a restore brings it, keeps all but its lease.
 pub fn on_session_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
-    setting::commit_as_before();
     let mut row = trigger.row(TYPES);
     let restored = is_full(&row) && catalog::is_owner();
     for column in [LEASE_DIGEST, LEASE_HOLDER, LEASE_EXPIRES_AT] {
@@ -277,7 +275,6 @@ fn branch_off(row: &mut Tuple) -> Result<(), Error> {
 
 /// Advances the revision with the document, or checks the one that is written.
 pub fn on_session_update<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
-    setting::commit_as_before();
     let (old, mut new) = (trigger.row(TYPES), trigger.new_row(TYPES));
     check_identity(&old, &new)?;
     check_source(&old, &new)?;
@@ -408,7 +405,6 @@ fn allow(allowed: bool, reason: &'static str) -> Result<(), Error> {
 /// What a session leaves behind goes with it, whoever owns it: its sub-sessions, its log, and hidden sessions that only it has
 /// needed. SE022 if branches need the log.
 pub fn on_session_delete<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
-    setting::commit_as_before();
     let row = trigger.row(TYPES);
     admit(&row)?;
     let spi = Spi::connect();
