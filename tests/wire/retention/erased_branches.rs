@@ -182,10 +182,7 @@ async fn an_erase_entry_behind_the_fork_is_missed_through_the_branch() {
     for (sql, faults) in [
         (format!("delete from agent_sessions.session_item where {}", entry("a", 4)), [Some(1); 4]),
         (format!("update agent_sessions.session_item set target = 2 where {}", entry("a", 4)), [Some(1); 4]),
-        (
-            format!("delete from agent_sessions.session_item where {}", entry("b", 4)),
-            [None, Some(3), Some(3), None],
-        ),
+        (format!("delete from agent_sessions.session_item where {}", entry("b", 4)), [None, Some(3), Some(3), None]),
         (
             format!(
                 "update agent_sessions.session_item set payload = null, attrs = null, salt = null where {}",
@@ -196,8 +193,8 @@ async fn an_erase_entry_behind_the_fork_is_missed_through_the_branch() {
         // A branch's entry explains nothing of what it inherits.
         (
             format!(
-                "update agent_sessions.session_item set sid = (select sid from agent_sessions.session where session_id = 'd'),
-                   position = 3 where {}",
+                "update agent_sessions.session_item
+                 set position = 3, sid = (select sid from agent_sessions.session where session_id = 'd') where {}",
                 entry("a", 4)
             ),
             [Some(1), Some(1), Some(1), Some(1)],

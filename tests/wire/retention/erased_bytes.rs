@@ -116,6 +116,11 @@ async fn write(writer: &Connection, markers: &Markers) {
     for (payload, described) in [("revised0", "attrsrv0"), ("revised1", "attrsrv1")] {
         writer.query(revise, &[&json(payload, ""), &attrs(described, "")]).await.expect("a revision");
     }
+    // Of what a branch inherits from, the rest is deleted with it.
+    for payload in [json("inherite", ""), json("notneede", &random)] {
+        Append::to("source", &payload).on_missing("create").run(writer).await.expect("an append");
+    }
+    branch(writer, "source", 0, "heir").await;
     for (item_id, chunks) in [("open", ["chunkin0", "chunkout"]), ("closed", ["chunkin1", "chunkin2"])] {
         let open = "select agent_sessions.session_append('s', $1::text::json, item_id => $2::text, open => true)";
         let target: i64 = writer.value(open, &[&json("openitem", ""), &item_id]).await;
@@ -134,11 +139,11 @@ async fn erased_trimmed_and_deleted_bytes_are_in_no_data_file() {
     let markers = Markers::new();
     write(&writer, &markers).await;
     superuser.run("analyze").await;
-    let kept = ["keptitem", "keptattr"];
+    let kept = ["keptitem", "keptattr", "inherite"];
     let gone = [
         "inlined0", "attrsin0", "toasted0", "attrsout", "squeezed", "attrssqz", "trimmed0", "attrstrm", "deleted0",
         "attrscom", "revised0", "attrsrv0", "revised1", "attrsrv1", "openitem", "chunkin0", "chunkout", "chunkin1",
-        "chunkin2",
+        "chunkin2", "notneede",
     ];
     assert_eq!(found(&superuser, &markers).await, names(&[&kept[..], &gone[..]].concat()), "each can be found");
 
@@ -151,11 +156,13 @@ async fn erased_trimmed_and_deleted_bytes_are_in_no_data_file() {
     }
     call(&writer, "session_revise('s', '0', item_id => 'closed')").await;
     call(&writer, "session_erase('s', item_id => 'closed')").await;
-    let common = "select agent_sessions.session_erase('s', target => position) from agent_sessions.session_history('s', tags => '{common}')";
+    let common = "select agent_sessions.session_erase('s', target => position)
+                  from agent_sessions.session_history('s', tags => '{common}')";
     assert_eq!(writer.query(common, &[]).await.expect("erasures").len(), 50);
     delete(&writer, "b").await;
     assert_eq!(call(&writer, "session_trim('s', 1)").await, 1);
     delete(&writer, "deleted").await;
+    delete(&writer, "source").await;
     let entries = writer.log("s").await.len() as i64;
     // Item, revisions and chunks' items: 3 + 1 + 1 + 1 + 2, and 50 by their positions.
     assert_verifies(&writer, "s", entries, 58).await;

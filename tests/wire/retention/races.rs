@@ -180,6 +180,27 @@ async fn trims_among_appends_leave_a_whole_log() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_erasure_that_waited_for_another_finds_nothing_left() {
+    let db = Database::create("race_erase_twice").await;
+    let (first, second) = (db.writer().await, Arc::new(db.writer().await));
+    for (one, other) in [("a", "a"), ("a", "b"), ("b", "a"), ("b", "d")] {
+        session_of(&first, "a", 2).await;
+        for name in ["b", "d"] {
+            branch(&first, "a", 1, name).await;
+        }
+        first.begin("read committed").await;
+        assert_eq!(call(&first, &format!("session_erase('{one}', item_id => 'i0')")).await, 1);
+        let again = waiting(&db, &second, &format!("session_erase('{other}', target => 0)")).await;
+        first.commit().await;
+        assert_eq!(outcome(again).await.expect("an erasure"), Some(0), "{one}, then {other}");
+        assert_eq!(outline(&first, "a").await, ["0 append", "1 append", "2 erase 0"], "{one}, then {other}");
+        for session in ["b", "d", "a"] {
+            delete(&first, session).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn erasures_of_one_item_at_the_same_time_are_one() {
     let db = Database::create("race_erase").await;
     let writers = db.writers(6).await;

@@ -127,23 +127,35 @@ async fn a_further_trim_goes_on_where_the_last_one_ended() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_whole_log_can_be_trimmed() {
+async fn the_newest_entry_stays_in_any_case() {
     let db = Database::create("trim_all").await;
     let writer = db.writer().await;
-    for (session, keep_from) in [("end", 5), ("beyond", 6), ("far", i64::MAX)] {
+    for (session, keep_from) in [("last", 4), ("end", 5), ("beyond", 6), ("far", i64::MAX)] {
         session_of(&writer, session, 5).await;
-        assert_eq!(call(&writer, &format!("session_trim('{session}', {keep_from})")).await, 5, "{session}");
-        assert!(history(&writer, session).await.is_empty());
-        assert_eq!(outline(&writer, session).await, ["5 trim 5"]);
-        assert_verifies(&writer, session, 1, 0).await;
-        assert_eq!(next_position(&writer, session).await, 6);
-        assert_eq!(Append::to(session, "6").expected_position(6).run(&writer).await.expect("the next position"), 6);
+        assert_eq!(
+            call(&writer, &format!("session_trim('{session}', {keep_from}, force => true)")).await,
+            4,
+            "{session}"
+        );
+        assert_eq!(outline(&writer, session).await, ["4 append", "5 trim 4"], "{session}");
+        assert_eq!(history(&writer, session).await, ["4 4"]);
         assert_verifies(&writer, session, 2, 0).await;
+        // That may be a trim entry.
+        assert_eq!(call(&writer, &format!("session_trim('{session}', {})", keep_from.max(5))).await, 1, "{session}");
+        assert_eq!(outline(&writer, session).await, ["5 trim 4", "6 trim 5"], "{session}");
+        assert!(history(&writer, session).await.is_empty());
+        assert_verifies(&writer, session, 2, 0).await;
+        assert_eq!(next_position(&writer, session).await, 7);
+        assert_eq!(Append::to(session, "7").expected_position(7).run(&writer).await.expect("the next position"), 7);
+        assert_verifies(&writer, session, 3, 0).await;
     }
     writer.create_session("empty").await;
+    session_of(&writer, "single", 1).await;
     let before = everything(&db).await;
-    for keep_from in [0, 1, i64::MAX] {
-        assert_eq!(call(&writer, &format!("session_trim('empty', {keep_from})")).await, 0);
+    for session in ["empty", "single"] {
+        for keep_from in [0, 1, i64::MAX] {
+            assert_eq!(call(&writer, &format!("session_trim('{session}', {keep_from}, force => true)")).await, 0);
+        }
     }
     assert_eq!(everything(&db).await, before, "there is nothing to trim");
 }
@@ -390,7 +402,8 @@ async fn a_forged_base_is_found() {
         // To hide the entries between an older base and this one, or to make the log begin later.
         (
             format!(
-                "{head} base_position = 1, base_digest = (select decode(payload ->> 'base_digest', 'hex') from agent_sessions.session_item where position = 6)"
+                "{head} base_position = 1, base_digest = (
+                   select decode(payload ->> 'base_digest', 'hex') from agent_sessions.session_item where position = 6)"
             ),
             1,
         ),
@@ -402,7 +415,9 @@ async fn a_forged_base_is_found() {
         ),
         (
             format!(
-                "{head} base_position = 4, base_digest = (select digest from agent_sessions.session_item where position = 3); delete from agent_sessions.session_item where position = 3"
+                "{head} base_position = 4, base_digest = (
+                   select digest from agent_sessions.session_item where position = 3);
+                 delete from agent_sessions.session_item where position = 3"
             ),
             4,
         ),

@@ -89,7 +89,9 @@ async fn the_base_moves_only_on_to_where_a_trim_entry_says() {
     let moves = [
         // Back to the first trim's, which its entry still names.
         head(
-            "base_position = 2, base_digest = (select decode(payload ->> 'base_digest', 'hex') from agent_sessions.session_item where op = 'trim' and target = 2)",
+            "base_position = 2, base_digest = (
+               select decode(payload ->> 'base_digest', 'hex') from agent_sessions.session_item
+               where op = 'trim' and target = 2)",
         ),
         head("base_position = 0, base_digest = null"),
         // Without an entry, or with another digest than the entry's.

@@ -202,9 +202,9 @@ async fn a_branch_of_a_trimmed_log_begins_at_its_base() {
     assert_verifies(&writer, "late", 2, 0).await;
 }
 
-/// By raw SQL a branch may fork where the log begins: it has a source, and inherits no entry.
+/// By raw SQL, too, a branch begins behind an entry that is there.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_branch_that_forks_at_the_base_verifies() {
+async fn no_branch_forks_at_or_before_the_base() {
     let db = Database::create("trim_fork_at_base").await;
     let writer = db.writer().await;
     session_of(&writer, "a", 4).await;
@@ -215,11 +215,11 @@ async fn a_branch_that_forks_at_the_base_verifies() {
              select '', '', 'at {at}', sid, {at} from agent_sessions.session where session_id = 'a'"
         )
     };
-    for below in [0, 1] {
-        assert_sqlstate!(writer.execute(&fork(below), &[]).await, "SE012");
+    for gone in [0, 1, 2] {
+        assert_sqlstate!(writer.execute(&fork(gone), &[]).await, "SE012");
     }
-    writer.execute(&fork(2), &[]).await.expect("a branch at the base");
-    assert_eq!(writer.append("at 2", "\"b\"").await, 2);
-    assert_eq!(history(&writer, "at 2").await, ["2 \"b\""]);
-    assert_verifies(&writer, "at 2", 1, 0).await;
+    writer.execute(&fork(3), &[]).await.expect("a branch behind the first entry");
+    assert_eq!(writer.append("at 3", "\"b\"").await, 3);
+    assert_eq!(history(&writer, "at 3").await, ["2 2", "3 \"b\""]);
+    assert_verifies(&writer, "at 3", 2, 0).await;
 }
