@@ -198,7 +198,7 @@ async fn chunks_alone_may_commit_without_waiting_for_the_disk() {
 }
 
 /// Bytes of WAL that a statement writes, as its own backend counts them.
-async fn wal(connection: &Connection, sql: &str) -> i64 {
+pub async fn wal(connection: &Connection, sql: &str) -> i64 {
     let explain = format!("explain (analyze, wal, format json) {sql}");
     let answer = connection.simple_query(&explain).await.expect("a plan");
     let text = answer.iter().find_map(|message| match message {
