@@ -26,6 +26,13 @@ static MOVE_BASE: KeptPlan = KeptPlan::new(
     &[INT8OID, INT8OID, BYTEAOID],
 );
 
+static WORTH_TRIMMING: KeptPlan = KeptPlan::new(
+    c"select from agent_sessions.session_item i \
+      where i.sid operator(pg_catalog.=) $1 and i.position operator(pg_catalog.>=) $2 \
+        and i.position operator(pg_catalog.<) $3 and i.op operator(pg_catalog.<>) 'trim' limit 1",
+    &[INT8OID, INT8OID, INT8OID],
+);
+
 static REMOVE: KeptPlan = KeptPlan::new(
     c"delete from agent_sessions.session_item \
       where sid operator(pg_catalog.=) $1 and position operator(pg_catalog.<) $2",
@@ -85,6 +92,11 @@ pub fn session_trim(call: &mut Call) -> Returns {
     let kept_tail = if force { None } else { history::newest_summary(&spi, See::Now, &log.lineage) };
     let base = kept_tail.and_then(|summary| summary.kept_from()).map_or(base, |kept_from| kept_from.min(base));
     if base <= log.lineage.own().from || deletion::is_needed(&spi, log.sid()) {
+        return Ok(Some(Datum::from(0_i64)));
+    }
+    // What only an earlier trim has left is not worth another one.
+    let [sid, from, until] = [log.sid(), log.lineage.own().from, base].map(|value| Some(Datum::from(value)));
+    if WORTH_TRIMMING.run(&spi, See::Now, &[sid, from, until]).len() == 0 {
         return Ok(Some(Datum::from(0_i64)));
     }
     let Some(digest) = log.digest_before(base) else { return Err(address.not_found(&spi)) };

@@ -132,7 +132,7 @@ static DELETE_DELTAS: KeptPlan =
 static DELETE_DESCENDANTS: KeptPlan = KeptPlan::new(
     c"with recursive below (sid) as ( \
         select s.sid from agent_sessions.session s where s.parent_sid operator(pg_catalog.=) $1 \
-        union all \
+        union \
         select s.sid from agent_sessions.session s join below b on s.parent_sid operator(pg_catalog.=) b.sid) \
       delete from agent_sessions.session d using below b where d.sid operator(pg_catalog.=) b.sid and d.deleted_at is null",
     &[INT8OID],
@@ -256,6 +256,9 @@ fn branch_off(row: &mut Tuple) -> Result<(), Error> {
         row.clear(FORK_POSITION);
         return Ok(());
     };
+    if row.int8(SID) <= Some(source) {
+        return Err(Error::invalid("sid", "must be larger than that of the source"));
+    }
     let spi = Spi::connect();
     // Locked, so that nobody removes what the branch is about to need.
     let head = Head::lock_by_sid(&spi, source).filter(|head| Some(head.tenant.as_str()) == row.text(TENANT));
@@ -341,7 +344,10 @@ fn change_lease(old: &Tuple, new: &mut Tuple) -> Result<(), Error> {
         return Err(Error::invalid("lease_expires_at", "must lie at most 24 hours ahead"));
     }
     if claimed {
-        admit(old)?;
+        // A lost lease among those that are brought is no reason not to claim anew.
+        if held(old).is_live(clock()) {
+            admit(old)?;
+        }
         let spi = Spi::connect();
         let _owner = AsOwner::switch();
         let drawn = NEXT_FENCE.run(&spi, See::Now, &[]).first().and_then(|row| row.int8(0)).unwrap_or_default();

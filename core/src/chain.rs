@@ -103,6 +103,10 @@ impl Walk {
 
     /// Takes an entry of the session that says what became of others: a branch's ancestor has some behind the fork.
     pub fn explain(&mut self, entry: &Entry) {
+        let content = entry.salt.map(|salt| digest::content(&salt, entry.payload, entry.attrs));
+        if content.as_ref().map(Digest::as_slice) != Some(entry.content_digest) {
+            return;
+        }
         let Link { op, target, .. } = entry.link;
         if op == Op::Erase.as_str() {
             self.unexplained.retain(|position| !names_erased(target, entry.payload, *position));
