@@ -133,7 +133,7 @@ async fn a_removed_or_moved_ancestor_is_found() {
         (format!("update agent_sessions.session set fork_digest = sha256('') where sid = {b}"), Some(Some(7)), Some(7)),
         (format!("update agent_sessions.session set fork_digest = sha256('') where sid = {c}"), Some(None), Some(10)),
         // Off another session, or off none.
-        (format!("update agent_sessions.session set branched_from = {none} where sid = {b}"), Some(Some(1)), Some(1)),
+        (format!("update agent_sessions.session set branched_from = {none} where sid = {b}"), Some(Some(0)), Some(0)),
         (format!("update agent_sessions.session set branched_from = null where sid = {b}"), Some(Some(0)), Some(0)),
         (
             format!(
