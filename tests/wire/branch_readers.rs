@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use agent_sessions_tests::{Branch, Connection, Database};
+use agent_sessions_tests::{Connection, Database};
 use tokio_postgres::types::ToSql;
 
 use crate::branches::lineage;
@@ -99,7 +99,7 @@ impl Page {
     }
 }
 
-async fn texts(reader: &Connection, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Vec<String> {
+pub async fn texts(reader: &Connection, sql: &str, parameters: &[&(dyn ToSql + Sync)]) -> Vec<String> {
     let rows = reader.query(sql, parameters).await.unwrap_or_else(|error| panic!("{sql}\n{error:?}"));
     rows.iter().map(|row| row.get(0)).collect()
 }
@@ -108,12 +108,12 @@ async fn stats(reader: &Connection, session: &str) -> Vec<String> {
     texts(reader, "select s::text from agent_sessions.session_stats(session_id => $1::text) s", &[&session]).await
 }
 
-async fn next_position(reader: &Connection, session: &str) -> i64 {
+pub async fn next_position(reader: &Connection, session: &str) -> i64 {
     reader.value("select next_position from agent_sessions.session_get(session_id => $1::text)", &[&session]).await
 }
 
 /// A session without ancestors that holds the entries of another, one by one, with their times.
-async fn flatten(owner: &Connection, session: &str, flat: &str) {
+pub async fn flatten(owner: &Connection, session: &str, flat: &str) {
     owner.create_session(flat).await;
     let copy = "insert into agent_sessions.session_item
           (sid, position, op, kind, item_id, tag, author, target, payload, attrs, created_at)
@@ -125,7 +125,7 @@ async fn flatten(owner: &Connection, session: &str, flat: &str) {
 }
 
 /// All readers, with many mixes of arguments.
-async fn assert_equal(reader: &Connection, random: &mut Random, branch: &str, flat: &str, mixes: usize) {
+pub async fn assert_equal(reader: &Connection, random: &mut Random, branch: &str, flat: &str, mixes: usize) {
     let entries = next_position(reader, branch).await;
     assert_eq!(next_position(reader, flat).await, entries);
     let whole = [Page::default(), Page { newest_first: Some(true), ..Page::default() }];
@@ -163,7 +163,7 @@ async fn paged(reader: &Connection, session: &str, rows: i32, newest_first: bool
     }
 }
 
-async fn assert_pages(reader: &Connection, branch: &str, flat: &str) {
+pub async fn assert_pages(reader: &Connection, branch: &str, flat: &str) {
     for newest_first in [false, true] {
         let whole = Page { newest_first: Some(newest_first), ..Page::default() }.history(reader, flat).await;
         for rows in [1, 2, 7, 100] {
@@ -190,7 +190,7 @@ async fn assert_pops(writer: &Connection, branch: &str, flat: &str) {
 }
 
 /// One change of a session, drawn at random.
-async fn change(writer: &Connection, random: &mut Random, session: &str) {
+pub async fn change(writer: &Connection, random: &mut Random, session: &str) {
     let next = next_position(writer, session).await;
     let live: Vec<i64> = writer.history(session).await.iter().map(|item| item.position).collect();
     let kind = random.pick(&KINDS);
@@ -228,6 +228,41 @@ async fn change(writer: &Connection, random: &mut Random, session: &str) {
 }
 
 /// Sessions that branch off each other anywhere, also inside of what they inherit, and are written to all the while.
+pub async fn family(writer: &Connection, random: &mut Random, name: &str) -> Vec<String> {
+    let mut sessions = vec![format!("{name} 0")];
+    writer.create_session(&sessions[0]).await;
+    for number in 1..=12 {
+        for _ in 0..random.below(14) {
+            let session = random.pick(&sessions);
+            change(writer, random, &session).await;
+        }
+        // The newest half of the time: long chains.
+        let source = if random.one_in(2) { random.pick(&sessions) } else { sessions[number - 1].clone() };
+        let session = format!("{name} {number}");
+        let end = next_position(writer, &source).await;
+        // Every fourth leaves at the end, and every sixteenth at 0.
+        let fork = match random.below(16) {
+            0..=3 => end,
+            4 => 0,
+            _ => random.below(end as usize + 1) as i64,
+        };
+        branch_at(writer, &source, &session, fork).await;
+        sessions.push(session);
+    }
+    for _ in 0..40 {
+        let session = random.pick(&sessions);
+        change(writer, random, &session).await;
+    }
+    sessions
+}
+
+/// A branch by plain SQL, which may leave its source at 0, too.
+async fn branch_at(writer: &Connection, source: &str, session: &str, fork: i64) {
+    let sql = "insert into agent_sessions.session (session_id, branched_from, fork_position)
+               select $2::text, sid, $3::bigint from agent_sessions.session where session_id = $1::text";
+    assert_eq!(writer.execute(sql, &[&source, &session, &fork]).await.expect("a branch"), 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn readers_say_of_a_branch_what_they_say_of_a_flat_session() {
     let db = Database::create("branch_readers").await;
@@ -235,38 +270,7 @@ async fn readers_say_of_a_branch_what_they_say_of_a_flat_session() {
     for seed in 1..=5 {
         println!("seed {seed}");
         let mut random = Random(seed);
-        let mut sessions = vec![format!("{seed} 0")];
-        writer.create_session(&sessions[0]).await;
-        for number in 1..=12 {
-            for _ in 0..random.below(14) {
-                let session = random.pick(&sessions);
-                change(&writer, &mut random, &session).await;
-            }
-            // The newest half of the time: long chains.
-            let source = if random.one_in(2) { random.pick(&sessions) } else { sessions[number - 1].clone() };
-            let session = format!("{seed} {number}");
-            let end = next_position(&writer, &source).await;
-            // Every fourth leaves at the end, and every sixteenth at 0.
-            let fork = match random.below(16) {
-                0..=3 => end,
-                4 => 0,
-                _ => random.below(end as usize + 1) as i64,
-            };
-            let sql = "insert into agent_sessions.session (session_id, branched_from, fork_position)
-                       select $2::text, sid, $3::bigint from agent_sessions.session where session_id = $1::text";
-            match fork {
-                0 => assert_eq!(writer.execute(sql, &[&source, &session, &fork]).await.expect("a branch"), 1),
-                _ => assert_eq!(
-                    writer.branched(Branch::of(&source).named(&session).at_target(fork - 1)).await.next_position,
-                    fork
-                ),
-            }
-            sessions.push(session);
-        }
-        for _ in 0..40 {
-            let session = random.pick(&sessions);
-            change(&writer, &mut random, &session).await;
-        }
+        let sessions = family(&writer, &mut random, &seed.to_string()).await;
         for session in &sessions {
             let flat = format!("flat {session}");
             flatten(&owner, session, &flat).await;
@@ -342,10 +346,8 @@ async fn forks_may_lie_anywhere_in_what_is_inherited() {
         ("below", 1, "below again"),
         ("at zero", 0, "zero of zero"),
     ] {
-        let raw = "insert into agent_sessions.session (session_id, branched_from, fork_position)
-                   select $1::text, sid, $2::bigint from agent_sessions.session where session_id = $3::text";
-        assert_eq!(writer.execute(raw, &[&session, &(fork as i64), &source]).await.expect("a branch"), 1);
-        assert_eq!(writer.append(session, &format!("\"{session}\"")).await, fork as i64);
+        branch_at(&writer, source, session, fork).await;
+        assert_eq!(writer.append(session, &format!("\"{session}\"")).await, fork);
         writer.run(&format!("select agent_sessions.session_retract('{session}', targets => '{{0}}')")).await;
     }
     for (session, shown) in [
@@ -369,9 +371,7 @@ async fn forks_may_lie_anywhere_in_what_is_inherited() {
     // At either end of what each of a chain has added.
     for fork in 0..=next_position(&writer, "of none").await {
         let session = format!("cut {fork}");
-        let raw = "insert into agent_sessions.session (session_id, branched_from, fork_position)
-                   select $1::text, sid, $2::bigint from agent_sessions.session where session_id = 'of none'";
-        assert_eq!(writer.execute(raw, &[&session, &fork]).await.expect("a branch"), 1);
+        branch_at(&writer, "of none", &session, fork).await;
         let flat = format!("flat {session}");
         flatten(&owner, &session, &flat).await;
         assert_equal(&writer, &mut random, &session, &flat, 10).await;

@@ -20,8 +20,11 @@ async fn with_branches(db: &Database) -> Connection {
     writer
 }
 
+/// Where a session was found to be bad.
+type Fault = Option<i64>;
+
 /// Where each session was found to be bad, by name.
-async fn faults(connection: &Connection) -> Vec<(&'static str, Option<i64>)> {
+async fn faults(connection: &Connection) -> Vec<(&'static str, Fault)> {
     let mut faults = Vec::new();
     for session in ["s", "b", "c", "early", "none"] {
         let sql = "select 1 from agent_sessions.session_get($1::text)";
@@ -39,7 +42,7 @@ async fn faults(connection: &Connection) -> Vec<(&'static str, Option<i64>)> {
 }
 
 /// Runs what an attacker would, asserts what is found in `s`, `b` and `c`, and takes it back.
-async fn assert_found(tamperer: &Connection, sql: &str, [s, b, c]: [Option<i64>; 3]) {
+async fn assert_found(tamperer: &Connection, sql: &str, [s, b, c]: [Fault; 3]) {
     let sound = [("s", None), ("b", None), ("c", None), ("early", None), ("none", None)];
     let sid = |session: &str| format!("(select sid from agent_sessions.session where session_id = '{session}')");
     let sql = sql.replace("{s}", &sid("s")).replace("{b}", &sid("b")).replace("{c}", &sid("c"));
@@ -104,7 +107,7 @@ async fn a_removed_or_moved_ancestor_is_found() {
     };
     let [s, b, c, none] = [sid("s").await, sid("b").await, sid("c").await, sid("none").await];
     // What is changed, and where `b` and `c` are then found to be bad.
-    let cases: &[(String, Option<Option<i64>>, Option<i64>)] = &[
+    let cases: &[(String, Option<Fault>, Fault)] = &[
         (format!("delete from agent_sessions.session where sid = {s}"), Some(Some(0)), Some(0)),
         (
             format!(

@@ -13,8 +13,8 @@ pub async fn stored(db: &Database) -> String {
     db.superuser().await.value(sql, &[]).await
 }
 
-/// No entry and no chunk without its session, no hidden session that nobody needs, no sub-session without its parent, and no
-/// visible one below a hidden.
+/// No entry and no chunk without its session, no hidden session and no entry of one that nobody needs, no sub-session without
+/// its parent, and no visible one below a hidden.
 pub async fn assert_tidy(db: &Database) {
     let sql = "
         select concat_ws(', ', 'entry of sid ' || i.sid) from agent_sessions.session_item i
@@ -27,8 +27,14 @@ pub async fn assert_tidy(db: &Database) {
         where s.deleted_at is not null and not exists (
           select from agent_sessions.session b where b.branched_from = s.sid and b.fork_position > b.base_position)
         union all
+        select 'not read by a branch: ' || i.position || ' of ' || s.session_id from agent_sessions.session s
+        join agent_sessions.session_item i using (sid)
+        where s.deleted_at is not null and i.op not in ('erase', 'trim') and not exists (
+          select from agent_sessions.session b
+          where b.branched_from = s.sid and b.fork_position > greatest(b.base_position, i.position))
+        union all
         select 'without its source: ' || b.session_id from agent_sessions.session b
-        where b.fork_position > b.base_position
+        where b.branched_from is not null and b.fork_position > b.base_position
           and not exists (select from agent_sessions.session s where s.sid = b.branched_from)
         union all
         select 'without its parent: ' || c.session_id from agent_sessions.session c
@@ -188,6 +194,48 @@ async fn a_session_that_a_branch_needs_is_hidden_and_its_branches_read_on() {
         let row = "select fork_position from agent_sessions.session_get('b')";
         assert_eq!(connection.value::<Option<i64>>(row, &[]).await, Some(ENTRIES));
         assert_eq!(count(connection, "agent_sessions.session_list(branched_from => 's')").await, 0);
+    }
+}
+
+/// What no branch reads is gone at once, however often what they read becomes less.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hidden_session_keeps_what_its_branches_read() {
+    let db = Database::create("hidden_rest").await;
+    let writer = db.writer().await;
+    let kept = "select count(*) from agent_sessions.session_item i join agent_sessions.session s using (sid)
+                where s.session_id = $1::text";
+    let superuser = db.superuser().await;
+    sample(&writer, "s").await;
+    for target in [1, 3, 6] {
+        writer.branched(Branch::of("s").named(&format!("at {target}")).at_target(target)).await;
+    }
+    writer.branched(Branch::of("at 6").named("below").at_target(2)).await;
+    writer.append("at 6", "7").await;
+    deleted(&writer, "s").await;
+    for (branch, of_s, of_at_6) in [("", 7, 1), ("at 3", 7, 1), ("at 6", 7, 0), ("at 1", 7, 0), ("below", 0, 0)] {
+        if !branch.is_empty() {
+            deleted(&writer, branch).await;
+        }
+        assert_eq!(superuser.value::<i64>(kept, &[&"s"]).await, of_s, "after {branch}");
+        assert_eq!(superuser.value::<i64>(kept, &[&"at 6"]).await, of_at_6, "after {branch}");
+        assert_tidy(&db).await;
+        for left in ["at 1", "at 3", "at 6", "below"] {
+            if count(&writer, &format!("agent_sessions.session where session_id = '{left}'")).await > 0 {
+                assert!(writer.verify(left).await.ok, "{left} after {branch}");
+            }
+        }
+    }
+    assert_eq!(rows(&db).await, (0, 0));
+    // The furthest fork goes first.
+    sample(&writer, "s").await;
+    for target in [1, 3, 6] {
+        writer.branched(Branch::of("s").named(&format!("at {target}")).at_target(target)).await;
+    }
+    deleted(&writer, "s").await;
+    for (branch, of_s) in [("at 6", 4), ("at 3", 2), ("at 1", 0)] {
+        delete(&writer, branch, Way::Raw).await.expect("a delete");
+        assert_eq!(superuser.value::<i64>(kept, &[&"s"]).await, of_s, "after {branch}");
+        assert_tidy(&db).await;
     }
 }
 

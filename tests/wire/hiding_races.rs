@@ -264,6 +264,31 @@ async fn no_sub_session_stays_below_a_parent_that_was_hidden_meanwhile() {
     }
 }
 
+/// Who goes from a branch to its source, and who takes both, do not wait for each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_tree_and_a_branch_in_it_go_at_the_same_time() {
+    let db = Database::create("tree_and_branch").await;
+    let (first, second) = (db.writer().await, Arc::new(db.writer().await));
+    for (way, flattens) in [(Way::Function, false), (Way::Raw, false), (Way::Function, true)] {
+        first.create_session("p").await;
+        sub_session(&first, "s", "p").await.expect("a sub-session");
+        first.branch("s", "b").await;
+        first.begin("read committed").await;
+        first.append("b", "1").await;
+        let task = spawn_delete(&second, "p", Way::Function);
+        db.wait_until_blocked(second.pid).await;
+        // It has the lock of its session, and touches no other that it names.
+        if flattens {
+            first.run("select agent_sessions.session_flatten('b')").await;
+        } else {
+            delete(&first, "b", way).await.expect("the branch goes");
+        }
+        first.commit().await;
+        task.await.expect("the task").expect("the tree goes");
+        assert_eq!(rows(&db).await, (0, 0), "{way:?} {flattens}");
+    }
+}
+
 /// A deletion with an old snapshot does what one with a new snapshot does, or is a serialization failure.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deletion_under_an_old_snapshot_misses_nothing() {
@@ -333,7 +358,7 @@ async fn a_raw_delete_under_an_old_snapshot_finds_the_branch() {
 #[tokio::test(flavor = "multi_thread")]
 async fn branches_and_deletions_race_and_leave_a_tidy_table() {
     const CLIENTS: usize = 8;
-    const CALLS: usize = 150;
+    const CALLS: usize = 400;
     let db = Database::create("hiding_race").await;
     let writers = db.writers(CLIENTS).await;
     println!("seeds 1 to {CLIENTS}");
@@ -343,12 +368,14 @@ async fn branches_and_deletions_race_and_leave_a_tidy_table() {
             let mut random = Random(number as u64 + 1);
             for _ in 0..CALLS {
                 let [one, other] = [random.below(6), random.below(6)].map(|name| format!("r{name}"));
-                let sql = match random.below(8) {
+                let sql = match random.below(10) {
                     0 => format!("session_append('{one}', '1', on_missing => 'create')"),
                     1 => format!(
                         "session_create('{one}', parent_session_id => '{other}', items => '[{{\"payload\":1}}]')"
                     ),
-                    2..=4 => format!("session_branch('{one}', new_session_id => '{other}', seed => '1')"),
+                    2 => format!("session_flatten('{one}')"),
+                    3 => format!("session_trim('{one}', keep_from => {}, force => true)", random.below(9)),
+                    4..=6 => format!("session_branch('{one}', new_session_id => '{other}', seed => '1')"),
                     _ => format!("session_delete('{one}')"),
                 };
                 if let Err(error) = writer.batch_execute(&format!("select agent_sessions.{sql}")).await {

@@ -1,6 +1,7 @@
 //! All tests over the wire, in one binary: they share the template database that the harness makes once.
 
 mod bad_input;
+mod branch_flatten;
 mod branch_readers;
 mod branch_tamper;
 mod branch_tenants;
