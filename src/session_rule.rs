@@ -8,6 +8,7 @@ use pgrx::AnyNumeric;
 use pgrx::FromDatum;
 use pgrx::pg_sys::{Datum, INT8OID};
 
+use crate::audit::track::{self, Deed, What};
 use crate::deletion;
 use crate::head::{self, Head};
 use crate::identity;
@@ -313,6 +314,44 @@ pub fn on_session_update<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     Ok((Some(new), Decision::Write))
 }
 
+/// Tells the trail which columns of the document a statement has changed, or that it has hidden the session.
+pub fn on_session_changed<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
+    let (old, new) = (trigger.row(TYPES), trigger.new_row(TYPES));
+    if !new.same_word(&old, DELETED_AT) {
+        note(&new, What::Delete, "session_delete", serde_json::Value::Null);
+        return Ok((None, Decision::Skip));
+    }
+    let columns = [
+        ("owner", OWNER),
+        ("origin", ORIGIN),
+        ("title", TITLE),
+        ("status", STATUS),
+        ("metadata", METADATA),
+        ("state", STATE),
+    ];
+    let changed: Vec<&str> =
+        columns.iter().filter(|(_, column)| !new.same_bytes(&old, *column)).map(|(name, _)| *name).collect();
+    let payload = serde_json::json!({ "revision": new.int8(REVISION), "changed": changed });
+    note(&new, What::State, "session_set", payload);
+    Ok((None, Decision::Skip))
+}
+
+/// Tells the trail of a branch. Of the owner's rows it is the function that tells: a restore brings them, too.
+pub fn on_session_branched<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
+    if !catalog::is_owner() {
+        let row = trigger.row(TYPES);
+        note(&row, What::Branch, "session_branch", serde_json::json!({ "fork_position": row.int8(FORK_POSITION) }));
+    }
+    Ok((None, Decision::Skip))
+}
+
+/// Tells the trail what was done to the session of a row.
+fn note(row: &Tuple, what: What, action: &str, payload: serde_json::Value) {
+    let text = |column| row.text(column).unwrap_or_default();
+    let (tenant, agent_id, session_id) = (text(TENANT), text(AGENT_ID), text(SESSION_ID));
+    track::note(&Spi::connect(), &Deed { what, action, tenant, agent_id, session_id, payload });
+}
+
 /// What the row says of its lease.
 fn held<'a>(row: &Tuple<'a>) -> Held<'a> {
     Held {
@@ -424,5 +463,10 @@ pub fn on_session_delete<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     DELETE_LOG.run(&spi, See::Latest, &sid);
     DELETE_DELTAS.run(&spi, See::Latest, &sid);
     deletion::collect(&spi, row.int8(BRANCHED_FROM));
+    drop(spi);
+    // Of a hidden session the trail was told when it was hidden.
+    if row.datum(DELETED_AT).is_none() {
+        note(&row, What::Delete, "session_delete", serde_json::Value::Null);
+    }
     Ok((None, Decision::Skip))
 }
