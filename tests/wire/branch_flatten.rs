@@ -87,7 +87,9 @@ async fn branches_of_a_flattened_branch_stay_what_they_were() {
         writer.append(name, "\"own\"").await;
     }
     writer.branch("within", "further").await;
-    let branches = ["at its fork", "within", "at the end", "behind", "further"];
+    // Off a branch that leaves behind the inheritance, but within that itself.
+    writer.branched(Branch::of("behind").named("through").at_target(2)).await;
+    let branches = ["at its fork", "within", "at the end", "behind", "further", "through"];
     let mut before = Vec::new();
     for branch in branches {
         before.push(writer.log(branch).await);
