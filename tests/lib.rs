@@ -27,6 +27,7 @@
 
 mod support {
     pub mod admin;
+    pub mod branch;
     pub mod cluster;
     pub mod connection;
     pub mod database;
@@ -38,6 +39,7 @@ mod support {
     pub mod transcripts;
 }
 
+pub use support::branch::{Branch, Branched};
 pub use support::cluster::{Cluster, setting};
 pub use support::connection::Connection;
 pub use support::database::{Database, Role};

@@ -1,6 +1,12 @@
 //! All tests over the wire, in one binary: they share the template database that the harness makes once.
 
 mod bad_input;
+mod branch_flatten;
+mod branch_readers;
+mod branch_tamper;
+mod branch_tenants;
+mod branch_writes;
+mod branches;
 mod compare_and_set;
 mod concurrency;
 mod context;
@@ -9,6 +15,8 @@ mod documentation;
 mod drivers;
 mod dump;
 mod hardening;
+mod hiding;
+mod hiding_races;
 mod in_backend;
 mod install;
 mod isolation;

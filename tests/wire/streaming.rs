@@ -170,7 +170,7 @@ async fn what_retracts_or_deletes_an_open_item_drops_its_chunks() {
 }
 
 /// Bytes of WAL that a statement writes, as its own backend counts them.
-async fn wal(connection: &Connection, sql: &str) -> i64 {
+pub async fn wal(connection: &Connection, sql: &str) -> i64 {
     let explain = format!("explain (analyze, wal, format json) {sql}");
     let answer = connection.simple_query(&explain).await.expect("a plan");
     let text = answer.iter().find_map(|message| match message {
