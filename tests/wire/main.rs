@@ -4,6 +4,7 @@ mod bad_input;
 mod compare_and_set;
 mod concurrency;
 mod context;
+mod crash;
 mod digests;
 mod documentation;
 mod drivers;
