@@ -194,36 +194,58 @@ async fn a_crash_takes_chunks_that_are_not_durable_and_nothing_else() {
     assert!(lost > 0, "the crashes lose nothing: nothing is shown");
 }
 
+/// Statements that send a chunk and write a row, $number, and whether they are one that is also sent by the extended protocol.
+const BESIDE: [(&str, bool); 9] = [
+    ("insert into app.told values ($number); $delta", false),
+    ("$delta; insert into app.told values ($number)", false),
+    ("begin; $delta; insert into app.told values ($number); commit", false),
+    ("with told as (insert into app.told values ($number) returning 1) $delta from told", true),
+    ("insert into app.told select $number from ($delta) d", true),
+    ("do $do$ begin perform $call; insert into app.told values ($number); end $do$", true),
+    ("$delta, app.tell($number)", true),
+    ("select app.tell($number), $call", true),
+    ("select app.tell_and_send($number, $next)", true),
+];
+
 /// Only chunks may be lost, whatever else a client writes where it sends one.
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_a_statement_writes_beside_a_chunk_outlive_a_crash() {
     let server = server().await;
+    connect(&server, OWNER)
+        .await
+        .run(&format!(
+            "create function app.tell(number bigint) returns void language plpgsql as $$
+               begin insert into app.told values (number); end $$;
+             create function app.tell_and_send(number bigint, next integer) returns integer language sql as $$
+               select agent_sessions.session_delta('s', 0, next, 'x', durable => false);
+               insert into app.told values (number) returning 1 $$;
+             grant execute on all functions in schema app to {CLIENT}"
+        ))
+        .await;
     let client = connect(&server, CLIENT).await;
     client.create_session("s").await;
     client.run("select agent_sessions.session_append('s', '\"\"', open => true)").await;
+    let simple = BESIDE.iter().map(|(sql, _)| (*sql, false));
+    let extended = BESIDE.iter().filter(|(_, extended)| *extended).map(|(sql, _)| (*sql, true));
     let mut lost = Vec::new();
-    for (number, statement) in [
-        "insert into app.told values ($number); $delta",
-        "begin; $delta; insert into app.told values ($number); commit",
-        "with told as (insert into app.told values ($number) returning 1) $delta from told",
-        "insert into app.told select $number from ($delta) d",
-        "do $do$ begin perform $call; insert into app.told values ($number); end $do$",
-    ]
-    .into_iter()
-    .enumerate()
-    {
+    for (number, (statement, is_extended)) in simple.chain(extended).enumerate() {
         let client = connect(&server, CLIENT).await;
         let next: i64 = client.value("select count(*) from agent_sessions.session_delta", &[]).await;
         let call = format!("agent_sessions.session_delta('s', 0, {next}, 'x', durable => false)");
         let sql = statement.replace("$delta", "select $call").replace("$call", &call);
-        client.run(&sql.replace("$number", &number.to_string())).await;
+        let sql = sql.replace("$number", &number.to_string()).replace("$next", &next.to_string());
+        if is_extended {
+            client.query(&sql, &[]).await.unwrap_or_else(|error| panic!("{sql}: {error:?}"));
+        } else {
+            client.run(&sql).await;
+        }
         let client = after_a_crash(&server).await;
         let kept = "select count(*) from app.told where number = $1";
         if client.value::<i64>(kept, &[&(number as i64)]).await == 0 {
-            lost.push(statement);
+            lost.push((statement, is_extended));
         }
     }
-    assert!(lost.is_empty(), "the row of these is lost: {lost:#?}");
+    assert!(lost.is_empty(), "the rows of these are lost: {lost:#?}");
 }
 
 /// An entry of a log that a call asks for; a payload that is None is the engine's to choose.
@@ -286,6 +308,20 @@ struct Session {
     doubtful_chunks: BTreeMap<(i64, i32), Vec<String>>,
     fence: i64,
     has_doubtful_claim: bool,
+    /// How many erasures are on their way through its log: their entries must not change hands meanwhile.
+    erasing: usize,
+    flattening: Flattening,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Flattening {
+    No,
+    Asked,
+    /// It was not answered.
+    Maybe,
+    /// What it wrote was not looked at yet.
+    Fresh,
+    Done,
 }
 
 impl Session {
@@ -302,11 +338,18 @@ impl Session {
             doubtful_chunks: BTreeMap::new(),
             fence: 0,
             has_doubtful_claim: false,
+            erasing: 0,
+            flattening: Flattening::No,
         }
     }
 
     fn fork(&self) -> i64 {
         self.source.map_or(0, |(_, fork)| fork)
+    }
+
+    /// Whether its own log has what it inherited.
+    fn is_flattened(&self) -> bool {
+        matches!(self.flattening, Flattening::Fresh | Flattening::Done)
     }
 
     /// The last position that is known to be taken.
@@ -325,18 +368,32 @@ enum Call {
     RetractFrom(i64),
     Pop,
     Set(String),
-    Delta { target: i64, number: i32, chunk: String },
-    Branch { at_target: Option<i64>, branch: usize },
-    Claim { last_fence: i64 },
+    Delta {
+        target: i64,
+        number: i32,
+        chunk: String,
+    },
+    Branch {
+        at_target: Option<i64>,
+        branch: usize,
+    },
+    Claim {
+        last_fence: i64,
+    },
     Extend,
     Release,
     Trim(i64),
-    Erase { target: i64, owner: usize },
+    /// Through the logs from that of the session to that which holds the entry.
+    Erase {
+        target: i64,
+        through: Vec<usize>,
+    },
+    Flatten,
     Delete,
 }
 
 impl Call {
-    const NAMES: [&str; 16] = [
+    const NAMES: [&str; 17] = [
         "create",
         "append",
         "batch",
@@ -353,6 +410,7 @@ impl Call {
         "trim",
         "erase",
         "delete",
+        "flatten",
     ];
 
     fn name(&self) -> &'static str {
@@ -373,6 +431,7 @@ impl Call {
             Call::Trim(_) => 13,
             Call::Erase { .. } => 14,
             Call::Delete => 15,
+            Call::Flatten => 16,
         };
         Call::NAMES[at]
     }
@@ -461,6 +520,7 @@ impl Asked {
             Call::Release => format!("session_release({session}, {lease})"),
             Call::Trim(keep_from) => format!("session_trim({session}, keep_from => {keep_from}, {lease})"),
             Call::Erase { target, .. } => format!("session_erase({session}, target => {target}, {lease})"),
+            Call::Flatten => format!("session_flatten({session}, {lease})"),
             Call::Delete => format!("session_delete({session}, {lease})"),
         };
         format!("select agent_sessions.{call}")
@@ -501,12 +561,23 @@ impl Ledger {
         (0..self.sessions.len()).filter(|&at| self.sessions[at].fate == Fate::Live).collect()
     }
 
+    /// The sessions from one to that which holds a position of its log.
+    fn through(&self, session: usize, position: i64) -> Vec<usize> {
+        let mut through = vec![session];
+        let mut at = session;
+        while let Some((source, fork)) = self.sessions[at].source
+            && position < fork
+            && !self.sessions[at].is_flattened()
+        {
+            through.push(source);
+            at = source;
+        }
+        through
+    }
+
     /// The session that holds a position of another's log.
     fn owner(&self, session: usize, position: i64) -> usize {
-        match self.sessions[session].source {
-            Some((source, fork)) if position < fork => self.owner(source, position),
-            _ => session,
-        }
+        *self.through(session, position).last().expect("the session itself at least")
     }
 
     /// An item that stands in the log of a session, or was inherited by it.
@@ -543,7 +614,15 @@ impl Ledger {
         let held: Vec<usize> = leases.keys().copied().filter(|held| live.contains(held)).collect();
         let session = if held.is_empty() || random.one_in(2) { random.pick(&live) } else { random.pick(&held) };
         let call = self.choose(random, session, leases.contains_key(&session), made);
-        let written = if let Call::Erase { owner, .. } = call { owner } else { session };
+        let mut written = session;
+        match &call {
+            Call::Erase { target, through } => {
+                through.iter().for_each(|&at| self.sessions[at].erasing += 1);
+                written = self.owner(session, *target);
+            }
+            Call::Flatten => self.sessions[session].flattening = Flattening::Asked,
+            _ => {}
+        }
         Asked { session, lease: leases.get(&session).cloned(), call, last: self.sessions[written].last() }
     }
 
@@ -579,7 +658,10 @@ impl Ledger {
             }
             (47..51, _, _) => Call::Claim { last_fence: self.sessions[session].fence },
             (60..62, Some(target), _) if last > 20 => Call::Trim(target.min(last - 10)),
-            (62..66, Some(target), _) => Call::Erase { target, owner: self.owner(session, target) },
+            (62..65, Some(target), _) if self.may_erase(session, target) => {
+                Call::Erase { target, through: self.through(session, target) }
+            }
+            (65, _, _) if self.may_flatten(session) => Call::Flatten,
             (66, _, _) => Call::Delete,
             (67..71, _, _) => Call::Append(vec![self.new_item(random, "open")]),
             (71..80, _, _) => Call::Append((0..2 + random.below(4)).map(|_| self.new_item(random, "append")).collect()),
@@ -587,8 +669,22 @@ impl Ledger {
         }
     }
 
+    fn may_erase(&self, session: usize, target: i64) -> bool {
+        self.through(session, target).iter().all(|&at| self.sessions[at].flattening != Flattening::Asked)
+    }
+
+    fn may_flatten(&self, session: usize) -> bool {
+        let Session { source, flattening, erasing, .. } = &self.sessions[session];
+        source.is_some() && *flattening == Flattening::No && *erasing == 0
+    }
+
     /// Writes down what became of a call. Returns the lease that it has granted.
     fn note(&mut self, asked: &Asked, answer: &Answer) -> Option<String> {
+        match &asked.call {
+            Call::Erase { through, .. } => through.iter().for_each(|&at| self.sessions[at].erasing -= 1),
+            Call::Flatten => self.sessions[asked.session].flattening = Flattening::No,
+            _ => {}
+        }
         match answer {
             Answer::Rows(rows) => {
                 *self.acknowledged.entry(asked.call.name()).or_default() += 1;
@@ -663,9 +759,11 @@ impl Ledger {
             Call::Trim(keep_from) if told() > 0 => {
                 session.unplaced.push((asked.last, Entry::about("trim", *keep_from)))
             }
-            Call::Erase { target, owner } if told() > 0 => {
-                self.sessions[*owner].unplaced.push((asked.last, Entry::about("erase", *target)));
+            Call::Erase { target, through } if told() > 0 => {
+                let owner = *through.last().expect("a session");
+                self.sessions[owner].unplaced.push((asked.last, Entry::about("erase", *target)));
             }
+            Call::Flatten if told() > 0 => session.flattening = Flattening::Fresh,
             Call::Delete => session.fate = Fate::Gone,
             _ => {}
         }
@@ -681,7 +779,11 @@ impl Ledger {
             Call::RetractFrom(target) => session.doubtful.push(vec![Entry::about("retract_from", *target)]),
             Call::Pop => session.doubtful.push(vec![Entry { target: None, ..Entry::about("retract", 0) }]),
             Call::Trim(keep_from) => session.doubtful.push(vec![Entry::about("trim", *keep_from)]),
-            Call::Erase { target, owner } => self.sessions[*owner].doubtful.push(vec![Entry::about("erase", *target)]),
+            Call::Erase { target, through } => {
+                let owner = *through.last().expect("a session");
+                self.sessions[owner].doubtful.push(vec![Entry::about("erase", *target)]);
+            }
+            Call::Flatten => session.flattening = Flattening::Maybe,
             Call::Set(state) => session.doubtful_states.push(state.clone()),
             Call::Delta { target, number, chunk } => {
                 session.doubtful_chunks.entry((*target, *number)).or_default().push(chunk.clone());
@@ -772,6 +874,7 @@ struct Head {
     state: Option<String>,
     fork: Option<i64>,
     fence: i64,
+    has_source: bool,
 }
 
 /// All else that it has of the session.
@@ -783,10 +886,17 @@ struct Contents {
 
 impl Head {
     async fn of(superuser: &Connection, session: usize) -> Option<Head> {
-        let head = "select revision, state::text, fork_position, lease_fence from agent_sessions.session
+        let head = "select revision, state::text, fork_position, lease_fence, branched_from is not null
+                    from agent_sessions.session
                     where session_id = $1::text and deleted_at is null";
         let row = superuser.query_opt(head, &[&name(session)]).await.expect("a head")?;
-        Some(Head { revision: row.get(0), state: row.get(1), fork: row.get(2), fence: row.get(3) })
+        Some(Head {
+            revision: row.get(0),
+            state: row.get(1),
+            fork: row.get(2),
+            fence: row.get(3),
+            has_source: row.get(4),
+        })
     }
 }
 
@@ -857,6 +967,11 @@ impl Ledger {
                     assert!(*fork == i64::MAX || *fork == stored, "{} is forked at {stored}, not {fork}", name(at));
                     *fork = stored;
                 }
+                if session.flattening == Flattening::Maybe {
+                    session.flattening = if head.has_source { Flattening::No } else { Flattening::Fresh };
+                }
+                let is_branch = session.source.is_some() && !session.is_flattened();
+                assert_eq!(head.has_source, is_branch, "{} reads entries of another", name(at));
             }
         }
     }
@@ -873,22 +988,58 @@ impl Ledger {
         let ids: Vec<&String> = log.iter().filter_map(|entry| entry.item_id.as_ref()).collect();
         assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "{told} has an item_id twice: {log:?}");
 
+        if self.sessions[at].flattening == Flattening::Fresh {
+            self.take_copies(at, log);
+        }
         let mut rest = BTreeMap::new();
         for stored in log {
-            let owner = &self.sessions[self.owner(at, stored.position)];
-            match owner.placed.get(&stored.position) {
+            match self.known(at, stored.position) {
                 Some(entry) => assert!(entry.is(stored), "{told}: {stored:?} instead of {entry:?}"),
                 None if stored.position >= fork => {
                     rest.insert(stored.position, stored);
                 }
-                None => assert!(owner.may_have(stored), "{told} has inherited {stored:?}, which nobody asked for"),
+                None => assert!(self.may_have(at, stored), "{told} has inherited {stored:?}, which nobody asked for"),
             }
         }
         let end = first + log.len() as i64;
         let lost: Vec<_> = self.sessions[at].placed.range(end.max(first)..).collect();
         assert!(lost.is_empty(), "{told} ends at {end} and has lost {lost:?}");
         self.found += self.sessions[at].place(&told, first, &mut rest);
+        let explaining = rest.values().filter(|stored| self.sessions[at].explains_copies(stored));
+        let explaining: Vec<i64> = explaining.map(|stored| stored.position).collect();
+        explaining.iter().for_each(|place| self.sessions[at].keep(*place, &mut rest));
+        if self.sessions[at].is_flattened() {
+            self.sessions[at].flattening = Flattening::Done;
+        }
         assert!(rest.is_empty(), "{told} has what nobody asked for: {rest:?}");
+    }
+}
+
+impl Ledger {
+    /// A session that was flattened has copies of what its sources have.
+    fn take_copies(&mut self, at: usize, log: &[Stored]) {
+        let (source, fork) = self.sessions[at].source.expect("a branch");
+        for stored in log.iter().take_while(|stored| stored.position < fork) {
+            let expected = self.known(source, stored.position);
+            let is_copy = expected.map_or_else(|| self.may_have(source, stored), |entry| entry.is(stored));
+            assert!(is_copy, "{} has {stored:?} as a copy of {expected:?}", name(at));
+            self.sessions[at].keep(stored.position, &mut BTreeMap::from([(stored.position, stored)]));
+        }
+    }
+
+    /// The sessions whose log may hold a position of this one's: a copy is what the original is.
+    fn lineage(&self, session: usize, position: i64) -> impl Iterator<Item = &Session> {
+        std::iter::successors(Some(&self.sessions[session]), move |at| {
+            at.source.filter(|(_, fork)| position < *fork).map(|(source, _)| &self.sessions[source])
+        })
+    }
+
+    fn known(&self, session: usize, position: i64) -> Option<&Entry> {
+        self.lineage(session, position).find_map(|at| at.placed.get(&position))
+    }
+
+    fn may_have(&self, session: usize, stored: &Stored) -> bool {
+        self.lineage(session, stored.position).any(|at| at.may_have(stored))
     }
 }
 
@@ -896,7 +1047,14 @@ impl Session {
     /// Whether an entry may be one whose place is not known, of a session that is gone since.
     fn may_have(&self, stored: &Stored) -> bool {
         let unplaced = self.unplaced.iter().map(|(_, entry)| entry);
-        self.fate == Fate::Gone && unplaced.chain(self.doubtful.iter().flatten()).any(|entry| entry.is(stored))
+        let is_asked_for = unplaced.chain(self.doubtful.iter().flatten()).any(|entry| entry.is(stored));
+        self.fate == Fate::Gone && (is_asked_for || self.explains_copies(stored))
+    }
+
+    /// Whether an entry may be one that says where the copies of a flattened session begin, or what was erased of them.
+    fn explains_copies(&self, stored: &Stored) -> bool {
+        let is_about_copies = matches!(stored.op.as_str(), "trim" | "erase") && stored.target < Some(self.fork());
+        matches!(self.flattening, Flattening::Maybe | Flattening::Fresh) && is_about_copies
     }
 
     /// Finds the places of what was told without one, and of what was not answered; how many calls of these there are.

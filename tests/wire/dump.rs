@@ -413,6 +413,26 @@ const FOREST: &str = r#"
     select agent_sessions.session_create('other child', parent_session_id => 'parent');
     select agent_sessions.session_delete('child');
 
+    -- flattened: with erased and open items, out of a trimmed log, the last that needed a hidden one, with branches, hidden itself
+    select agent_sessions.session_branch('root', new_session_id => 'flat');
+    select agent_sessions.session_delta('flat', 34, 0, 'a copied item');
+    select agent_sessions.session_append('flat', '"own"');
+    select agent_sessions.session_revise('flat', '"own"', item_id => 'item 9');
+    select agent_sessions.session_flatten('flat');
+    select agent_sessions.session_append('flat', '"after"');
+    select agent_sessions.session_branch('flat', new_session_id => 'of flat');
+    select agent_sessions.session_erase('of flat', item_id => 'item 9');
+    select agent_sessions.session_branch('of trimmed', new_session_id => 'flat trimmed');
+    select agent_sessions.session_flatten('flat trimmed');
+    select agent_sessions.session_append('flat trimmed', '"own"');
+    select agent_sessions.session_create('hidden 3', items => pg_temp.items(0, 9));
+    select agent_sessions.session_branch('hidden 3', new_session_id => 'flat hidden');
+    select agent_sessions.session_delete('hidden 3');
+    select agent_sessions.session_flatten('flat hidden');
+    select agent_sessions.session_append('flat hidden', '"own"');
+    select agent_sessions.session_branch('flat hidden', new_session_id => 'heir of flat');
+    select agent_sessions.session_delete('flat hidden');
+
     -- long enough for one table to come in while another does
     select agent_sessions.session_create('long', items => pg_temp.items(0, 1999));
     select agent_sessions.session_branch('long', at_target => 1499, new_session_id => 'of long');
@@ -507,6 +527,7 @@ async fn forest(db: &Database) -> Forest {
           where not exists (select from agent_sessions.session_item i where i.sid = d.sid and i.position = d.target)
         union all select 'chunk behind a retracted range', count(*) from agent_sessions.session_delta d
           where exists (select from agent_sessions.session_item i where i.sid = d.sid and i.op = 'retract_from' and i.position < d.target)
+        union all select 'flattened branch', count(*) from agent_sessions.session where branched_from is null and fork_position > 0
         union all select 'sub-session', count(*) from agent_sessions.session where parent_sid is not null";
     let rows = superuser.query(kinds, &[]).await.expect("the kinds");
     let kinds: Vec<(String, i64)> = rows.iter().map(|row| (row.get(0), row.get(1))).collect();
