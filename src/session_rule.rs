@@ -8,6 +8,7 @@ use pgrx::AnyNumeric;
 use pgrx::FromDatum;
 use pgrx::pg_sys::{Datum, INT8OID};
 
+use crate::audit::track::{self, Deed, What};
 use crate::deletion;
 use crate::head::{self, Head};
 use crate::identity;
@@ -132,7 +133,7 @@ static DELETE_DELTAS: KeptPlan =
 static DELETE_DESCENDANTS: KeptPlan = KeptPlan::new(
     c"with recursive below (sid) as ( \
         select s.sid from agent_sessions.session s where s.parent_sid operator(pg_catalog.=) $1 \
-        union all \
+        union \
         select s.sid from agent_sessions.session s join below b on s.parent_sid operator(pg_catalog.=) b.sid) \
       delete from agent_sessions.session d using below b where d.sid operator(pg_catalog.=) b.sid and d.deleted_at is null",
     &[INT8OID],
@@ -256,6 +257,9 @@ fn branch_off(row: &mut Tuple) -> Result<(), Error> {
         row.clear(FORK_POSITION);
         return Ok(());
     };
+    if row.int8(SID) <= Some(source) {
+        return Err(Error::invalid("sid", "must be larger than that of the source"));
+    }
     let spi = Spi::connect();
     // Locked, so that nobody removes what the branch is about to need.
     let head = Head::lock_by_sid(&spi, source).filter(|head| Some(head.tenant.as_str()) == row.text(TENANT));
@@ -310,6 +314,44 @@ pub fn on_session_update<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     Ok((Some(new), Decision::Write))
 }
 
+/// Tells the trail which columns of the document a statement has changed, or that it has hidden the session.
+pub fn on_session_changed<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
+    let (old, new) = (trigger.row(TYPES), trigger.new_row(TYPES));
+    if !new.same_word(&old, DELETED_AT) {
+        note(&new, What::Delete, "session_delete", serde_json::Value::Null);
+        return Ok((None, Decision::Skip));
+    }
+    let columns = [
+        ("owner", OWNER),
+        ("origin", ORIGIN),
+        ("title", TITLE),
+        ("status", STATUS),
+        ("metadata", METADATA),
+        ("state", STATE),
+    ];
+    let changed: Vec<&str> =
+        columns.iter().filter(|(_, column)| !new.same_bytes(&old, *column)).map(|(name, _)| *name).collect();
+    let payload = serde_json::json!({ "revision": new.int8(REVISION), "changed": changed });
+    note(&new, What::State, "session_set", payload);
+    Ok((None, Decision::Skip))
+}
+
+/// Tells the trail of a branch. Of the owner's rows it is the function that tells: a restore brings them, too.
+pub fn on_session_branched<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
+    if !catalog::is_owner() {
+        let row = trigger.row(TYPES);
+        note(&row, What::Branch, "session_branch", serde_json::json!({ "fork_position": row.int8(FORK_POSITION) }));
+    }
+    Ok((None, Decision::Skip))
+}
+
+/// Tells the trail what was done to the session of a row.
+fn note(row: &Tuple, what: What, action: &str, payload: serde_json::Value) {
+    let text = |column| row.text(column).unwrap_or_default();
+    let (tenant, agent_id, session_id) = (text(TENANT), text(AGENT_ID), text(SESSION_ID));
+    track::note(&Spi::connect(), &Deed { what, action, tenant, agent_id, session_id, payload });
+}
+
 /// What the row says of its lease.
 fn held<'a>(row: &Tuple<'a>) -> Held<'a> {
     Held {
@@ -341,7 +383,10 @@ fn change_lease(old: &Tuple, new: &mut Tuple) -> Result<(), Error> {
         return Err(Error::invalid("lease_expires_at", "must lie at most 24 hours ahead"));
     }
     if claimed {
-        admit(old)?;
+        // A lost lease among those that are brought is no reason not to claim anew.
+        if held(old).is_live(clock()) {
+            admit(old)?;
+        }
         let spi = Spi::connect();
         let _owner = AsOwner::switch();
         let drawn = NEXT_FENCE.run(&spi, See::Now, &[]).first().and_then(|row| row.int8(0)).unwrap_or_default();
@@ -418,5 +463,10 @@ pub fn on_session_delete<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     DELETE_LOG.run(&spi, See::Latest, &sid);
     DELETE_DELTAS.run(&spi, See::Latest, &sid);
     deletion::collect(&spi, row.int8(BRANCHED_FROM));
+    drop(spi);
+    // Of a hidden session the trail was told when it was hidden.
+    if row.datum(DELETED_AT).is_none() {
+        note(&row, What::Delete, "session_delete", serde_json::Value::Null);
+    }
     Ok((None, Decision::Skip))
 }

@@ -35,7 +35,6 @@ mod support {
     pub mod own_cluster;
     pub mod program;
     pub mod race;
-    pub mod random;
     pub mod session;
     pub mod together;
     pub mod transcripts;
@@ -48,7 +47,6 @@ pub use support::errors::{detail, sqlstate};
 pub use support::own_cluster::OwnCluster;
 pub use support::program::{Program, Ran};
 pub use support::race::assert_one_winner;
-pub use support::random::Random;
 pub use support::session::{Append, Item, Verdict};
 pub use support::together::together;
 pub use support::transcripts::{Transcript, examples, transcripts};

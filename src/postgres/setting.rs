@@ -8,6 +8,7 @@ use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum, pg_sy
 
 static TENANT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 static AGENT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
+static ACTOR: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 static LEASE: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 static ISOLATION: GucSetting<Isolation> = GucSetting::<Isolation>::new(Isolation::Shared);
 static MAX_PAYLOAD: GucSetting<i32> = GucSetting::<i32>::new(limit::DEFAULT_PAYLOAD_BYTES as i32);
@@ -36,6 +37,14 @@ pub fn define() {
         c"The agent that is meant where a function's agent_id is left out.",
         c"",
         &AGENT,
+        GucContext::Userset,
+        GucFlags::default(),
+    );
+    GucRegistry::define_string_guc(
+        c"agent_sessions.actor",
+        c"Who acts, for the audit trail; the current user when empty.",
+        c"",
+        &ACTOR,
         GucContext::Userset,
         GucFlags::default(),
     );
@@ -90,6 +99,10 @@ pub fn tenant() -> String {
 
 pub fn agent() -> String {
     text(&AGENT)
+}
+
+pub fn actor() -> String {
+    text(&ACTOR)
 }
 
 pub fn leases() -> String {

@@ -9,9 +9,10 @@ use std::io::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use agent_sessions_tests::{Connection, OwnCluster, Random, together};
+use agent_sessions_tests::{Connection, OwnCluster, together};
 use tokio::sync::Notify;
 
+use crate::items::Random;
 use calls::{Answer, Asked, Call, call};
 use ledger::Ledger;
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use agent_sessions_tests::{Append, Connection, Database, Error, Random, assert_sqlstate, detail};
+use agent_sessions_tests::{Append, Connection, Database, Error, assert_sqlstate, detail};
 use serde_json::{Value, json};
 use tokio_postgres::types::ToSql;
 
@@ -530,6 +530,31 @@ async fn the_view_shows_the_live_items_of_all_sessions() {
     assert_eq!(reader.value::<String>(all, &[]).await, "a  ines 0 30 1,b  1 2");
     reader.run("set agent_sessions.tenant = 'blue'").await;
     assert_eq!(reader.value::<String>(all, &[]).await, "blue  0 4");
+}
+
+/// A sequence that is the same in every run (SplitMix64).
+pub struct Random(pub u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.next() % bound as u64) as usize
+    }
+
+    pub fn one_in(&mut self, bound: usize) -> bool {
+        self.below(bound) == 0
+    }
+
+    pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())].clone()
+    }
 }
 
 const KINDS: [&str; 3] = ["message", "tool", "event"];

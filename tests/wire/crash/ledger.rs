@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use agent_sessions_tests::{Connection, Random};
+use agent_sessions_tests::Connection;
+
+use crate::items::Random;
 
 use super::calls::{Answer, Asked, Call, Entry, Stored, name};
 
