@@ -10,6 +10,7 @@ mod branches;
 mod compare_and_set;
 mod concurrency;
 mod context;
+mod crash;
 mod digests;
 mod documentation;
 mod drivers;
