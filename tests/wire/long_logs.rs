@@ -24,25 +24,25 @@ pub async fn analyze(db: &Database) {
 
 /// Appends the items from number `from` up to, but not including, number `until`.
 pub async fn append(writer: &Connection, session: &str, from: i64, until: i64) {
+    append_with_summaries(writer, session, from, until, None).await;
+}
+
+/// The same, every `step`-th a summary.
+async fn append_with_summaries(writer: &Connection, session: &str, from: i64, until: i64, step: Option<i64>) {
     let batch = "select count(*) from agent_sessions.session_append_batch(session_id => $1, on_missing => 'create',
         items => (
           select coalesce(json_agg(json_build_object('item_id', 'i' || n, 'tag', 't' || n % 1000,
             'kind', case n % 2 when 0 then 'message' else 'tool' end, 'attrs', json_build_object('k', n % 10),
+            'kept_from', case n % $4::bigint when 0 then n end,
             'payload', json_build_object('role', 'assistant', 'content', repeat(n || ' ', 20)))), '[]')
           from generate_series($2::bigint, $3::bigint - 1) n))";
-    assert_eq!(writer.value::<i64>(batch, &[&session, &from, &until]).await, until - from);
+    assert_eq!(writer.value::<i64>(batch, &[&session, &from, &until, &step]).await, until - from);
 }
 
-/// A log of 100 000 items, of which some are summaries and some are erased. All entries about others are of the latter.
+/// A log of 100 000 items, some of them summaries, some erased, and of `after` more. No item is revised or retracted.
 pub async fn annotate(writer: &Connection, session: &str, after: i64) {
     let step = ITEMS / NOTES;
-    let batch = format!(
-        "select count(*) from agent_sessions.session_append_batch('{session}', on_missing => 'create', items => (
-           select json_agg(json_build_object('item_id', 'i' || n, 'payload', n,
-             'kept_from', case when n % {step} = 0 then n end))
-           from generate_series(0, {ITEMS} - 1) n))"
-    );
-    assert_eq!(writer.value::<i64>(&batch, &[]).await, ITEMS);
+    append_with_summaries(writer, session, 0, ITEMS, Some(step)).await;
     let erase = format!(
         "select count(agent_sessions.session_erase('{session}', target => n))
          from generate_series(7, {ITEMS} - 1, {step}) n"
