@@ -286,7 +286,7 @@ async fn a_page_touches_a_few_buffers_whatever_is_asked_for_and_whatever_the_log
     judge.close();
 }
 
-/// Without these bounds a page might cost as much as a whole log that is read in pages of its own.
+/// What has to scan a log, such as a filter that finds nothing, does so once, however many pages the engine makes of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_whole_log_is_read_once() {
     let db = long_logs::database("pages_whole").await;
@@ -310,7 +310,7 @@ async fn a_whole_log_is_read_once() {
         ] {
             let call = call.replacen('$', &format!("'{session}'"), 1);
             let touched = touched(&explain(&reader, &format!("select * from agent_sessions.{call}")).await);
-            let most = ITEMS / 4 + ITEMS * changed * 7;
+            let most = ITEMS / 10 + ITEMS * changed * 3;
             assert!((least..most).contains(&touched), "{call}: {touched} buffers, {least} to {most} would do");
         }
     }
