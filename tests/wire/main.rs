@@ -14,6 +14,7 @@ mod install;
 mod isolation;
 mod items;
 mod leases;
+mod model;
 mod payloads;
 mod plans;
 mod races;

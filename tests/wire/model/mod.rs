@@ -1,0 +1,132 @@
+//! The engine against the contract: random sequences of every writing function, and of plain INSERTs and DELETEs, over a
+//! handful of sessions, sub-sessions and branches; after each step the answer and all that the readers show are what
+//! a model in plain Rust says (`contract.rs`). A difference is shrunk and told as SQL.
+//!
+//! `AGENT_SESSIONS_MODEL_STEPS` is how many steps to run, about; `AGENT_SESSIONS_MODEL_SEED` repeats a run.
+
+mod compare;
+mod contract;
+mod plan;
+mod run;
+mod sql;
+
+use std::cell::{Cell, RefCell};
+use std::hash::{BuildHasher, RandomState};
+use std::io::Write;
+
+use agent_sessions_tests::{Connection, Database, Role};
+use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
+
+use plan::{LONGEST, plan};
+use run::{CODES, Tally};
+
+const STEPS: usize = 4000;
+
+/// All that steps are called.
+const CALLS: [&str; 26] = [
+    "session_create",
+    "session_set",
+    "session_append",
+    "session_append_batch",
+    "session_revise",
+    "session_retract",
+    "session_pop",
+    "session_delta",
+    "session_branch",
+    "session_trim",
+    "session_erase",
+    "session_delete",
+    "session_claim",
+    "session_extend",
+    "session_release",
+    "session_break_lease",
+    "session_expire",
+    "session_history",
+    "session_context",
+    "session_log",
+    "insert append",
+    "insert revise",
+    "insert retract",
+    "insert retract_from",
+    "insert delta",
+    "delete",
+];
+
+/// What only reads.
+const READING: [&str; 3] = ["session_history", "session_context", "session_log"];
+
+fn number(variable: &str) -> Option<u64> {
+    let value = std::env::var(variable).ok()?;
+    Some(value.parse().unwrap_or_else(|_| panic!("{variable} is no number: {value}")))
+}
+
+fn say(text: &str) {
+    writeln!(std::io::stdout(), "{text}").expect("standard output is open");
+}
+
+#[test]
+fn the_engine_does_what_the_model_of_the_contract_says() {
+    let steps = number("AGENT_SESSIONS_MODEL_STEPS").map_or(STEPS, |steps| steps as usize);
+    let seed = number("AGENT_SESSIONS_MODEL_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));
+    say(&format!("AGENT_SESSIONS_MODEL_SEED={seed} AGENT_SESSIONS_MODEL_STEPS={steps}"));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let (_db, connection) = runtime.block_on(async {
+        let db = Database::create("model").await;
+        let admin = db.role("admin", Some("admin")).await;
+        let connection: Connection = db.connect(Role::Named(admin)).await;
+        run::prepare(&connection).await;
+        (db, connection)
+    });
+
+    let mut seeded = [0; 32];
+    seeded[..8].copy_from_slice(&seed.to_le_bytes());
+    let config = Config {
+        cases: steps.div_ceil(LONGEST / 2) as u32,
+        failure_persistence: None,
+        max_shrink_iters: 3000,
+        ..Config::default()
+    };
+    let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seeded));
+    let (tally, tenants) = (RefCell::new(Tally::default()), Cell::new(0));
+    let result = runner.run(&plan(), |plan| {
+        tenants.set(tenants.get() + 1);
+        let tenant = format!("model {}", tenants.get());
+        let tally = &mut tally.borrow_mut();
+        runtime.block_on(run::run(&connection, &tenant, &plan, tally)).map_err(TestCaseError::fail)
+    });
+    match result {
+        Ok(()) => {}
+        Err(TestError::Fail(told, _)) => panic!("seed {seed}:\n{told}"),
+        Err(TestError::Abort(told)) => panic!("seed {seed}: {told}"),
+    }
+    let tally = tally.into_inner();
+    tell(&tally);
+    if steps >= STEPS {
+        assert_complete(&tally);
+    }
+}
+
+fn tell(tally: &Tally) {
+    let calls = tally.calls.iter().map(|(call, count)| {
+        format!("  {call}: {} run, {} succeeded, {} wrote", count.run, count.succeeded, count.wrote)
+    });
+    let refusals = tally.refusals.iter().map(|(code, times)| format!("{code} {times}"));
+    say(&format!(
+        "{} steps\n{}\n  {}",
+        tally.steps,
+        calls.collect::<Vec<_>>().join("\n"),
+        refusals.collect::<Vec<_>>().join(", ")
+    ));
+}
+
+/// A generator that has stopped making something tests nothing of it.
+fn assert_complete(tally: &Tally) {
+    for call in CALLS {
+        let count = tally.calls.get(call).cloned().unwrap_or_default();
+        assert!(count.succeeded > 0, "{call} never succeeds");
+        assert!(count.wrote > 0 || READING.contains(&call), "{call} never changes anything");
+    }
+    for code in CODES {
+        assert!(tally.refusals.contains_key(code), "nothing is refused with {code}");
+    }
+}

@@ -1,0 +1,540 @@
+//! What may be done to the sessions, and how a random plan of it is made. The pools are small, so that steps meet.
+
+use proptest::collection::vec;
+use proptest::option::weighted;
+use proptest::prelude::{Just, Strategy, any, prop_oneof};
+use proptest::sample::select;
+use proptest::strategy::{BoxedStrategy, Union};
+
+/// The longest plan; the average is half of it.
+pub const LONGEST: usize = 120;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Name {
+    pub agent: &'static str,
+    pub id: &'static str,
+}
+
+const fn name(agent: &'static str, id: &'static str) -> Name {
+    Name { agent, id }
+}
+
+pub const NAMES: [Name; 7] =
+    [name("", "a"), name("", "b"), name("", "c"), name("", "d"), name("", "e"), name("x", "a"), name("x", "f")];
+const PAYLOADS: [&str; 6] = ["1", "2", r#"{"b" : 1,"a":2}"#, r#""\u0000""#, "1e2", "null"];
+const KINDS: [&str; 3] = ["message", "tool", "seed"];
+const ITEM_IDS: [&str; 5] = ["i", "j", "k", "l", "m"];
+const TAGS: [&str; 2] = ["red", "blue"];
+const ATTRS: [&str; 3] = [r#"{"n": 1}"#, r#"{"n": 2}"#, "{}"];
+const TITLES: [&str; 4] = ["T", "n%d", "%d of %d", "n1"];
+const CHUNKS: [&str; 3] = ["x", "yz", ""];
+
+/// A number that is looked up in the model when its step runs, so that what is left of a plan still means the same.
+#[derive(Clone, Copy, Debug)]
+pub enum Number {
+    /// The position of a live item, counted from the newest.
+    Live(usize),
+    /// The position of an entry of whatever kind, counted from the newest.
+    Entry(usize),
+    /// The position of the newest item that is open.
+    Open,
+    /// So many more than the next position.
+    Next(i64),
+    /// So many more than the revision.
+    Revision(i64),
+    /// So many more than the chunks of the newest open item.
+    Chunks(i64),
+    /// Looked up.
+    Is(i64),
+}
+
+impl Number {
+    pub fn value(self) -> i64 {
+        match self {
+            Number::Is(value) => value,
+            other => panic!("{other:?} was not looked up"),
+        }
+    }
+}
+
+/// The lease that a call brings.
+#[derive(Clone, Debug)]
+pub enum Lease {
+    Nothing,
+    /// The live one, if there is one, as an argument or in the setting.
+    Live {
+        by_setting: bool,
+    },
+    /// One of this session's name that was released, broken or deleted, if there is one.
+    Lost {
+        which: usize,
+        by_setting: bool,
+    },
+    /// Every live one of all sessions, in the setting.
+    All,
+    /// Looked up: numbers of leases.
+    Argument(usize),
+    Setting(Vec<usize>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OnConflict {
+    Error,
+    Keep,
+    Replace,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum OnMissing {
+    Error,
+    Create,
+    Ignore,
+}
+
+/// What is appended: the arguments of session_append, or an element of a batch.
+#[derive(Clone, Debug)]
+pub struct Item {
+    pub payload: &'static str,
+    pub kind: Option<&'static str>,
+    pub item_id: Option<&'static str>,
+    pub tag: Option<&'static str>,
+    pub author: Option<&'static str>,
+    pub attrs: Option<&'static str>,
+    pub kept_from: Option<Number>,
+    pub on_conflict: Option<OnConflict>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub enum Which {
+    At(Number),
+    WithId(&'static str),
+}
+
+/// A document of one-letter keys, or one that is no object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Document {
+    Object(Vec<(&'static str, u8)>),
+    Number(u8),
+}
+
+impl Document {
+    /// Its text as json.
+    pub fn json(&self) -> String {
+        self.text(",", ":")
+    }
+
+    /// Its text as jsonb.
+    pub fn jsonb(&self) -> String {
+        let mut sorted = self.clone();
+        if let Document::Object(members) = &mut sorted {
+            members.sort_unstable();
+        }
+        sorted.text(", ", ": ")
+    }
+
+    fn text(&self, comma: &str, colon: &str) -> String {
+        match self {
+            Document::Number(number) => number.to_string(),
+            Document::Object(members) => {
+                let members: Vec<_> = members.iter().map(|(key, value)| format!("\"{key}\"{colon}{value}")).collect();
+                format!("{{{}}}", members.join(comma))
+            }
+        }
+    }
+}
+
+/// What session_create and session_set may give.
+#[derive(Clone, Debug, Default)]
+pub struct Given {
+    pub title: Option<&'static str>,
+    pub status: Option<&'static str>,
+    pub owner: Option<&'static str>,
+    pub origin: Option<&'static str>,
+    pub metadata: Option<Document>,
+    pub state: Option<Document>,
+    pub input_tokens: Option<i64>,
+    /// expires_at, in the past.
+    pub expired: bool,
+}
+
+#[derive(Clone, Debug)]
+pub struct Page {
+    pub after: Option<Number>,
+    pub before: Option<Number>,
+    pub max_rows: Option<i64>,
+    pub newest_first: bool,
+}
+
+#[derive(Clone, Debug)]
+pub enum Call {
+    Create { given: Given, parent: Option<Name>, items: Option<Vec<Item>>, keep: bool },
+    Set { given: Given, merge: bool, expected: Option<Number>, on_missing: OnMissing },
+    Append { item: Item, open: bool, expected: Option<Number>, on_missing: OnMissing },
+    Batch { items: Vec<Item>, expected: Option<Number>, on_conflict: OnConflict, on_missing: OnMissing },
+    Revise { which: Which, payload: &'static str, kind: Option<&'static str>, attrs: Option<&'static str>, expected: Option<Number> },
+    Retract { targets: Option<Vec<Number>>, item_ids: Option<Vec<&'static str>>, from_target: Option<Number>, expected: Option<Number>, ignore: bool },
+    Pop,
+    Delta { target: Number, chunk_no: Number, chunk: &'static str },
+    Branch { at_target: Option<Number>, at_item_id: Option<&'static str>, at_tag: Option<&'static str>, to: Name, inherit: bool, seed: Option<&'static str>, title: Option<&'static str> },
+    Trim { keep_from: Number, force: bool },
+    Erase { target: Option<Number>, item_id: Option<&'static str> },
+    Delete { ignore: bool },
+    Claim { on_missing: OnMissing },
+    Extend,
+    Release,
+    Break,
+    Expire,
+    History { page: Page, kinds: Option<Vec<&'static str>>, tags: Option<Vec<&'static str>>, item_ids: Option<Vec<&'static str>> },
+    Context { max_rows: Option<i64> },
+    Log { page: Page },
+}
+
+#[derive(Clone, Debug)]
+pub struct Step {
+    pub session: Name,
+    pub lease: Lease,
+    /// As a plain INSERT or DELETE; leases come in the setting.
+    pub raw: bool,
+    pub call: Call,
+}
+
+impl Call {
+    /// The numbers of the call that have to be looked up.
+    pub fn numbers(&mut self) -> Vec<&mut Number> {
+        match self {
+            Call::Create { items: Some(items), .. } => items.iter_mut().filter_map(|item| item.kept_from.as_mut()).collect(),
+            Call::Set { expected, .. } => expected.iter_mut().collect(),
+            Call::Append { item, expected, .. } => item.kept_from.iter_mut().chain(expected).collect(),
+            Call::Batch { items, expected, .. } => {
+                items.iter_mut().filter_map(|item| item.kept_from.as_mut()).chain(expected).collect()
+            }
+            Call::Revise { which: Which::At(target), expected, .. } => [target].into_iter().chain(expected).collect(),
+            Call::Revise { expected, .. } => expected.iter_mut().collect(),
+            Call::Retract { targets, from_target, expected, .. } => {
+                targets.iter_mut().flatten().chain(from_target).chain(expected).collect()
+            }
+            Call::Delta { target, chunk_no, .. } => vec![target, chunk_no],
+            Call::Branch { at_target, .. } => at_target.iter_mut().collect(),
+            Call::Trim { keep_from, .. } => vec![keep_from],
+            Call::Erase { target, .. } => target.iter_mut().collect(),
+            Call::History { page, .. } | Call::Log { page } => page.after.iter_mut().chain(&mut page.before).collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Step {
+    /// What the step is called in the tally.
+    pub fn what(&self) -> &'static str {
+        match (self.raw, &self.call) {
+            (false, Call::Create { .. }) => "session_create",
+            (false, Call::Set { .. }) => "session_set",
+            (false, Call::Append { .. }) => "session_append",
+            (false, Call::Batch { .. }) => "session_append_batch",
+            (false, Call::Revise { .. }) => "session_revise",
+            (false, Call::Retract { .. }) => "session_retract",
+            (false, Call::Pop) => "session_pop",
+            (false, Call::Delta { .. }) => "session_delta",
+            (false, Call::Branch { .. }) => "session_branch",
+            (false, Call::Trim { .. }) => "session_trim",
+            (false, Call::Erase { .. }) => "session_erase",
+            (false, Call::Delete { .. }) => "session_delete",
+            (false, Call::Claim { .. }) => "session_claim",
+            (false, Call::Extend) => "session_extend",
+            (false, Call::Release) => "session_release",
+            (false, Call::Break) => "session_break_lease",
+            (false, Call::Expire) => "session_expire",
+            (false, Call::History { .. }) => "session_history",
+            (false, Call::Context { .. }) => "session_context",
+            (false, Call::Log { .. }) => "session_log",
+            (true, Call::Append { .. }) => "insert append",
+            (true, Call::Revise { .. }) => "insert revise",
+            (true, Call::Retract { from_target: None, .. }) => "insert retract",
+            (true, Call::Retract { .. }) => "insert retract_from",
+            (true, Call::Delta { .. }) => "insert delta",
+            (true, Call::Delete { .. }) => "delete",
+            (true, call) => panic!("{call:?} has no raw form"),
+        }
+    }
+}
+
+/// A plan: a sequence of steps.
+pub fn plan() -> impl Strategy<Value = Vec<Step>> {
+    vec(step(), 1..=LONGEST)
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let calls: Vec<(u32, BoxedStrategy<(bool, Call)>)> = vec![
+        (5, by_function(create())),
+        (6, by_function(set())),
+        (20, by_function(append())),
+        (4, by_insert(plain_append())),
+        (8, by_function(batch())),
+        (8, by_function(revise())),
+        (3, by_insert(plain_revise())),
+        (6, by_function(retract())),
+        (3, by_insert(plain_retract())),
+        (2, by_function(Just(Call::Pop))),
+        (7, by_function(delta())),
+        (2, by_insert(delta())),
+        (8, by_function(branch())),
+        (4, by_function(trim())),
+        (4, by_function(erase())),
+        (3, by_function(delete())),
+        (1, by_insert(delete())),
+        (4, by_function(claim())),
+        (2, by_function(Just(Call::Extend))),
+        (2, by_function(Just(Call::Release))),
+        (1, by_function(Just(Call::Break))),
+        (1, by_function(Just(Call::Expire))),
+        (8, by_function(history())),
+        (2, by_function(weighted(0.8, 0..5_i64).prop_map(|max_rows| Call::Context { max_rows }))),
+        (2, by_function(page().prop_map(|page| Call::Log { page }))),
+    ];
+    (session(), lease(), Union::new_weighted(calls))
+        .prop_map(|(session, lease, (raw, call))| Step { session, lease, raw, call })
+}
+
+fn by_function(call: impl Strategy<Value = Call> + 'static) -> BoxedStrategy<(bool, Call)> {
+    call.prop_map(|call| (false, call)).boxed()
+}
+
+fn by_insert(call: impl Strategy<Value = Call> + 'static) -> BoxedStrategy<(bool, Call)> {
+    call.prop_map(|call| (true, call)).boxed()
+}
+
+/// The first names are the most frequent ones: sessions have to become long, too.
+fn session() -> impl Strategy<Value = Name> {
+    prop_oneof![3 => select(&NAMES[..3]), 2 => select(&NAMES[..])]
+}
+
+fn lease() -> impl Strategy<Value = Lease> {
+    prop_oneof![
+        2 => Just(Lease::Nothing),
+        10 => any::<bool>().prop_map(|by_setting| Lease::Live { by_setting }),
+        2 => Just(Lease::All),
+        1 => (0..4_usize, any::<bool>()).prop_map(|(which, by_setting)| Lease::Lost { which, by_setting }),
+    ]
+}
+
+fn on_missing() -> impl Strategy<Value = OnMissing> {
+    prop_oneof![2 => Just(OnMissing::Error), 4 => Just(OnMissing::Create), 1 => Just(OnMissing::Ignore)]
+}
+
+fn on_conflict() -> impl Strategy<Value = OnConflict> {
+    select(&[OnConflict::Error, OnConflict::Keep, OnConflict::Replace][..])
+}
+
+/// Where an item may be.
+fn target() -> impl Strategy<Value = Number> {
+    prop_oneof![
+        8 => (0..6_usize).prop_map(Number::Live),
+        2 => (0..20_usize).prop_map(Number::Entry),
+        1 => (0..2_i64).prop_map(Number::Next),
+    ]
+}
+
+/// Any position, and those that are none.
+fn position() -> impl Strategy<Value = Number> {
+    prop_oneof![
+        4 => (0..20_usize).prop_map(Number::Entry),
+        1 => (0..3_i64).prop_map(Number::Next),
+        1 => (-1..3_i64).prop_map(Number::Is),
+    ]
+}
+
+fn expected_position() -> impl Strategy<Value = Option<Number>> {
+    weighted(0.15, prop_oneof![3 => Just(Number::Next(0)), 1 => (-1..=1_i64).prop_map(Number::Next), 1 => position()])
+}
+
+fn one(pool: &'static [&'static str], probability: f64) -> impl Strategy<Value = Option<&'static str>> {
+    weighted(probability, select(pool))
+}
+
+fn few(pool: &'static [&'static str], probability: f64) -> impl Strategy<Value = Option<Vec<&'static str>>> {
+    weighted(probability, vec(select(pool), 0..3))
+}
+
+fn item() -> impl Strategy<Value = Item> {
+    (
+        select(&PAYLOADS[..]),
+        one(&KINDS, 0.2),
+        one(&ITEM_IDS, 0.5),
+        one(&TAGS, 0.2),
+        one(&["u"], 0.1),
+        one(&ATTRS, 0.3),
+        weighted(0.1, position()),
+        weighted(0.3, on_conflict()),
+    )
+        .prop_map(|(payload, kind, item_id, tag, author, attrs, kept_from, on_conflict)| Item {
+            payload,
+            kind,
+            item_id,
+            tag,
+            author,
+            attrs,
+            kept_from,
+            on_conflict,
+        })
+}
+
+fn document() -> impl Strategy<Value = Document> {
+    prop_oneof![
+        8 => vec(0..4_u8, 4).prop_map(|values| {
+            let members = ["b", "a", "d", "c"].into_iter().zip(values);
+            Document::Object(members.filter(|(_, value)| *value > 0).collect())
+        }),
+        1 => (0..2_u8).prop_map(Document::Number),
+    ]
+}
+
+fn given() -> impl Strategy<Value = Given> {
+    (
+        one(&TITLES, 0.3),
+        one(&["closed", "busy"], 0.2),
+        one(&["o", "p"], 0.2),
+        one(&["cli", "web"], 0.1),
+        weighted(0.3, document()),
+        weighted(0.4, document()),
+        weighted(0.1, 0..9_i64),
+        weighted(0.1, Just(())),
+    )
+        .prop_map(|(title, status, owner, origin, metadata, state, input_tokens, expired)| Given {
+            title,
+            status,
+            owner,
+            origin,
+            metadata,
+            state,
+            input_tokens,
+            expired: expired.is_some(),
+        })
+}
+
+fn create() -> impl Strategy<Value = Call> {
+    (given(), weighted(0.4, session()), weighted(0.5, vec(item(), 0..4)), any::<bool>())
+        .prop_map(|(given, parent, items, keep)| Call::Create { given, parent, items, keep })
+}
+
+fn set() -> impl Strategy<Value = Call> {
+    let revision = prop_oneof![2 => Just(0_i64), 1 => -1..=1_i64].prop_map(Number::Revision);
+    (given(), any::<bool>(), weighted(0.3, revision), on_missing())
+        .prop_map(|(given, merge, expected, on_missing)| Call::Set { given, merge, expected, on_missing })
+}
+
+fn append() -> impl Strategy<Value = Call> {
+    (item(), weighted(0.25, Just(())), expected_position(), on_missing())
+        .prop_map(|(item, open, expected, on_missing)| Call::Append { item, open: open.is_some(), expected, on_missing })
+}
+
+/// What one INSERT can say: it has no words for conflicts.
+fn plain_append() -> impl Strategy<Value = Call> {
+    append().prop_map(|mut call| {
+        if let Call::Append { item, on_missing, .. } = &mut call {
+            (item.on_conflict, *on_missing) = (None, OnMissing::Error);
+        }
+        call
+    })
+}
+
+fn batch() -> impl Strategy<Value = Call> {
+    (vec(item(), 0..5), expected_position(), prop_oneof![3 => Just(OnConflict::Error), 1 => on_conflict()], on_missing())
+        .prop_map(|(items, expected, on_conflict, on_missing)| Call::Batch { items, expected, on_conflict, on_missing })
+}
+
+fn revise() -> impl Strategy<Value = Call> {
+    let which = prop_oneof![3 => target().prop_map(Which::At), 2 => select(&ITEM_IDS[..]).prop_map(Which::WithId)];
+    (which, select(&PAYLOADS[..]), one(&KINDS, 0.1), one(&ATTRS, 0.2), expected_position())
+        .prop_map(|(which, payload, kind, attrs, expected)| Call::Revise { which, payload, kind, attrs, expected })
+}
+
+fn plain_revise() -> impl Strategy<Value = Call> {
+    (target(), select(&PAYLOADS[..]), one(&ATTRS, 0.2), expected_position()).prop_map(
+        |(target, payload, attrs, expected)| Call::Revise { which: Which::At(target), payload, kind: None, attrs, expected },
+    )
+}
+
+fn retract() -> impl Strategy<Value = Call> {
+    let targets = weighted(0.6, vec(target(), 0..3));
+    (targets, few(&ITEM_IDS, 0.3), weighted(0.2, target()), expected_position(), any::<bool>()).prop_map(
+        |(targets, item_ids, from_target, expected, ignore)| Call::Retract {
+            targets,
+            item_ids,
+            from_target,
+            expected,
+            ignore,
+        },
+    )
+}
+
+fn plain_retract() -> impl Strategy<Value = Call> {
+    (target(), any::<bool>(), expected_position()).prop_map(|(target, range, expected)| Call::Retract {
+        targets: (!range).then(|| vec![target]),
+        item_ids: None,
+        from_target: range.then_some(target),
+        expected,
+        ignore: false,
+    })
+}
+
+fn delta() -> impl Strategy<Value = Call> {
+    let target = prop_oneof![8 => Just(Number::Open), 1 => target()];
+    let chunk_no = prop_oneof![4 => Just(0), 1 => Just(-1), 1 => -2..3_i64].prop_map(Number::Chunks);
+    (target, chunk_no, select(&CHUNKS[..]))
+        .prop_map(|(target, chunk_no, chunk)| Call::Delta { target, chunk_no, chunk })
+}
+
+fn branch() -> impl Strategy<Value = Call> {
+    let at = prop_oneof![
+        3 => Just((None, None, None)),
+        4 => position().prop_map(|at| (Some(at), None, None)),
+        2 => select(&ITEM_IDS[..]).prop_map(|id| (None, Some(id), None)),
+        2 => select(&TAGS[..]).prop_map(|tag| (None, None, Some(tag))),
+        1 => (weighted(0.7, position()), one(&ITEM_IDS, 0.7), one(&TAGS, 0.7)),
+    ];
+    let inherit = prop_oneof![5 => Just(true), 1 => Just(false)];
+    (at, select(&NAMES[..]), inherit, one(&PAYLOADS, 0.2), one(&TITLES, 0.6)).prop_map(
+        |((at_target, at_item_id, at_tag), to, inherit, seed, title)| Call::Branch {
+            at_target,
+            at_item_id,
+            at_tag,
+            to,
+            inherit,
+            seed,
+            title,
+        },
+    )
+}
+
+fn trim() -> impl Strategy<Value = Call> {
+    (position(), any::<bool>()).prop_map(|(keep_from, force)| Call::Trim { keep_from, force })
+}
+
+fn erase() -> impl Strategy<Value = Call> {
+    prop_oneof![
+        4 => target().prop_map(|target| (Some(target), None)),
+        1 => position().prop_map(|target| (Some(target), None)),
+        4 => select(&ITEM_IDS[..]).prop_map(|id| (None, Some(id))),
+        1 => (weighted(0.5, target()), one(&ITEM_IDS, 0.5)),
+    ]
+    .prop_map(|(target, item_id)| Call::Erase { target, item_id })
+}
+
+fn delete() -> impl Strategy<Value = Call> {
+    any::<bool>().prop_map(|ignore| Call::Delete { ignore })
+}
+
+fn claim() -> impl Strategy<Value = Call> {
+    on_missing().prop_map(|on_missing| Call::Claim { on_missing })
+}
+
+fn page() -> impl Strategy<Value = Page> {
+    (weighted(0.4, position()), weighted(0.4, position()), weighted(0.5, 0..6_i64), any::<bool>()).prop_map(
+        |(after, before, max_rows, newest_first)| Page { after, before, max_rows, newest_first },
+    )
+}
+
+fn history() -> impl Strategy<Value = Call> {
+    (page(), few(&KINDS, 0.3), few(&TAGS, 0.3), few(&ITEM_IDS, 0.3))
+        .prop_map(|(page, kinds, tags, item_ids)| Call::History { page, kinds, tags, item_ids })
+}

@@ -1,0 +1,201 @@
+//! Runs a plan, on the engine and on the model, and compares after each step.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write;
+
+use agent_sessions_tests::{Connection, Error, detail, sqlstate};
+use tokio_postgres::SimpleQueryMessage;
+
+use super::compare::{READERS, Row, row};
+use super::contract::{Model, Refusal};
+use super::plan::{Call, Name, Step};
+use super::sql::statements;
+
+/// How often something was done, and how it ended.
+#[derive(Clone, Debug, Default)]
+pub struct Count {
+    pub run: usize,
+    pub succeeded: usize,
+    /// It succeeded and changed something.
+    pub wrote: usize,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    pub steps: usize,
+    pub calls: BTreeMap<&'static str, Count>,
+    pub refusals: BTreeMap<&'static str, usize>,
+}
+
+struct Case<'a> {
+    connection: &'a Connection,
+    model: Model,
+    /// The text and the fence of each lease.
+    leases: Vec<(String, i64)>,
+    /// The newest fence under each name.
+    fences: HashMap<Name, i64>,
+    /// The SQL so far, and what came of it.
+    script: String,
+}
+
+/// Prepares what `run` asks after each step.
+pub async fn prepare(connection: &Connection) {
+    for reader in &READERS {
+        connection.run(&format!("prepare {} as {}", reader.function, reader.sql())).await;
+    }
+}
+
+/// Runs a plan among sessions of its own; the SQL of it and the first difference, if there is one.
+pub async fn run(connection: &Connection, tenant: &str, plan: &[Step], tally: &mut Tally) -> Result<(), String> {
+    let enter = format!("set agent_sessions.tenant = '{tenant}'");
+    connection.run(&enter).await;
+    let mut case = Case {
+        connection,
+        model: Model::default(),
+        leases: Vec::new(),
+        fences: HashMap::new(),
+        script: format!("{enter};\n"),
+    };
+    for step in plan {
+        if let Err(difference) = case.step(step, tally).await {
+            return Err(format!("{}\n{difference}", case.script));
+        }
+    }
+    Ok(())
+}
+
+impl Case<'_> {
+    async fn step(&mut self, step: &Step, tally: &mut Tally) -> Result<(), String> {
+        let step = self.model.look_up(step);
+        for statement in statements(&step, &|number| format!(":'lease_{number}'")) {
+            let end = if statement.contains("select lease, fence") { " \\gset\n" } else { ";\n" };
+            self.script.push_str(&statement.replace("select lease,", &format!("select lease as lease_{},", self.leases.len())));
+            self.script.push_str(end);
+        }
+        let asked = self.ask(&step).await;
+        let expected = self.model.run(&step);
+        let answer = self.understood(&step, asked)?;
+        writeln!(self.script, "-- {}", told(&answer)).expect("a String takes all");
+        self.count(&step, &answer, tally);
+        if answer != expected {
+            return Err(format!("the model says {}", told(&expected)));
+        }
+        self.compare().await
+    }
+
+    /// The rows of the step's own statement, or how many there are of a raw one.
+    async fn ask(&self, step: &Step) -> Result<Vec<Row>, Error> {
+        let statements = statements(step, &|number| format!("'{}'", self.leases[number].0));
+        let messages = self.connection.simple_query(&statements.join(";")).await?;
+        let mut answers = by_statement(messages);
+        let (rows, affected) = answers.swap_remove(usize::from(statements.len() > 1));
+        Ok(if step.raw { vec![row![affected]] } else { rows })
+    }
+
+    /// The answer in the model's words.
+    fn understood(&mut self, step: &Step, asked: Result<Vec<Row>, Error>) -> Result<Result<Vec<Row>, Refusal>, String> {
+        match asked {
+            Ok(rows) if matches!(step.call, Call::Claim { .. } | Call::Extend) => {
+                Ok(Ok(rows.into_iter().map(|row| self.lease_row(step, row)).collect::<Result<_, _>>()?))
+            }
+            Ok(rows) => Ok(Ok(rows)),
+            Err(error) => match CODES.iter().find(|code| **code == sqlstate(&error)) {
+                Some(code) => Ok(Err(Refusal { code, told: numbers_told(code, &error) })),
+                None => Err(format!("{error:?}")),
+            },
+        }
+    }
+
+    /// A lease by its number, after a look at its fence.
+    fn lease_row(&mut self, step: &Step, row: Row) -> Result<Row, String> {
+        let [Some(lease), Some(fence)] = &row[..] else { return Err(format!("no lease: {row:?}")) };
+        let fence: i64 = fence.parse().expect("a fence is a number");
+        if matches!(step.call, Call::Claim { .. }) {
+            let newest = self.fences.insert(step.session, fence);
+            if newest >= Some(fence) {
+                return Err(format!("the fence {fence} comes after {newest:?}"));
+            }
+            self.leases.push((lease.clone(), fence));
+        }
+        match self.leases.iter().position(|known| *known == (lease.clone(), fence)) {
+            Some(number) => Ok(row![number]),
+            None => Err(format!("{lease} with fence {fence} is not known")),
+        }
+    }
+
+    fn count(&self, step: &Step, answer: &Result<Vec<Row>, Refusal>, tally: &mut Tally) {
+        tally.steps += 1;
+        let count = tally.calls.entry(step.what()).or_default();
+        count.run += 1;
+        match answer {
+            Ok(_) => {
+                count.succeeded += 1;
+                count.wrote += usize::from(self.model.written > 0);
+            }
+            Err(refusal) => *tally.refusals.entry(refusal.code).or_default() += 1,
+        }
+    }
+
+    /// Every reader shows of every session what the model knows.
+    async fn compare(&self) -> Result<(), String> {
+        let ask: Vec<String> = READERS.iter().map(|reader| format!("execute {}", reader.function)).collect();
+        let answers = match self.connection.simple_query(&ask.join(";")).await {
+            Ok(messages) => by_statement(messages),
+            Err(error) => return Err(format!("a reader fails: {error:?}")),
+        };
+        for (reader, (rows, _)) in READERS.iter().zip(answers) {
+            let expected = reader.shown(&self.model);
+            if rows != expected {
+                let only = |one: &[Row], other: &[Row]| {
+                    let rows = one.iter().filter(|row| !other.contains(row));
+                    rows.map(|row| format!("\n  {}", line(row))).collect::<String>()
+                };
+                return Err(format!(
+                    "{} shows{}\ninstead of{}",
+                    reader.function,
+                    only(&rows, &expected),
+                    only(&expected, &rows)
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The codes that the model knows.
+pub const CODES: [&str; 13] = [
+    "SE001", "SE002", "SE003", "SE004", "SE006", "SE007", "SE008", "SE009", "SE010", "SE011", "SE012", "SE013", "SE022",
+];
+
+/// What DETAIL has to say of these codes.
+fn numbers_told(code: &str, error: &Error) -> serde_json::Value {
+    match code {
+        "SE004" | "SE006" | "SE007" | "SE010" | "SE013" => detail(error),
+        _ => serde_json::json!({}),
+    }
+}
+
+fn told(answer: &Result<Vec<Row>, Refusal>) -> String {
+    match answer {
+        Ok(rows) if rows.is_empty() => "no row".to_owned(),
+        Ok(rows) => rows.iter().map(line).collect::<Vec<_>>().join("\n-- "),
+        Err(Refusal { code, told }) => format!("{code} {told}"),
+    }
+}
+
+fn line(row: &Row) -> String {
+    row.iter().map(|value| value.as_deref().unwrap_or("-")).collect::<Vec<_>>().join(" | ")
+}
+
+/// The rows that each statement has returned, and how many rows it says it is about.
+fn by_statement(messages: Vec<SimpleQueryMessage>) -> Vec<(Vec<Row>, i64)> {
+    let (mut answers, mut rows) = (Vec::new(), Vec::new());
+    for message in messages {
+        match message {
+            SimpleQueryMessage::Row(row) => rows.push((0..row.len()).map(|n| row.get(n).map(str::to_owned)).collect()),
+            SimpleQueryMessage::CommandComplete(affected) => answers.push((std::mem::take(&mut rows), affected as i64)),
+            _ => {}
+        }
+    }
+    answers
+}
