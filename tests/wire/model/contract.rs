@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::compare::{Row, row};
-use super::plan::{Call, Document, Given, Item, Lease, Name, Number, OnConflict, OnMissing, Page, Step, Which};
+use super::plan::{Call, Document, Given, Item, Lease, Name, Number, OnConflict, NAMES, OnMissing, Page, Step, Which, Who};
 
 /// What a refused call is told: its code, and in DETAIL at least these members.
 #[derive(Debug, PartialEq)]
@@ -294,7 +294,7 @@ impl Model {
     /// Raw SQL does what the function does, and tells how many rows that were. It finds its session by a query, which may
     /// find none, and never hides one that branches need.
     fn raw(&mut self, step: &Step) -> Outcome<Vec<Row>> {
-        if let Some(session) = self.find(step.session) {
+        if let Some(session) = self.find(step.session.name()) {
             let family = self.gone_with(session);
             self.call(step)?;
             if matches!(step.call, Call::Delete { .. }) && family.iter().any(|gone| self.is_needed(*gone)) {
@@ -308,10 +308,10 @@ impl Model {
         if step.call.is_malformed() {
             return refuse("SE001");
         }
-        let (name, lease) = (step.session, &step.lease);
+        let (name, lease) = (step.session.name(), &step.lease);
         let value = |number: &Option<Number>| number.map(Number::value);
         match &step.call {
-            Call::Create { given, parent, items, keep } => self.create(name, given, *parent, items.as_deref(), *keep),
+            Call::Create { given, parent, items, keep } => self.create(name, given, parent.map(Who::name), items.as_deref(), *keep),
             Call::Set { given, merge, expected, on_missing } => {
                 self.set(name, lease, given, *merge, value(expected), *on_missing)
             }
@@ -323,6 +323,7 @@ impl Model {
                 self.admit_what_was_written(session, lease, next, value(expected))?;
                 Ok(vec![row![placed.position]])
             }
+            Call::Batch { items, .. } if items.is_empty() => Ok(Vec::new()),
             Call::Batch { items, expected, on_conflict, on_missing } => {
                 let Some(session) = self.find_or_make(name, *on_missing)? else { return Ok(Vec::new()) };
                 let next = self.sessions[session].next;
@@ -334,7 +335,7 @@ impl Model {
             Call::Revise { which, payload, kind, attrs, expected } => {
                 let session = self.existing(name)?;
                 let next = self.sessions[session].next;
-                let position = self.revise(session, *which, *kind, payload, *attrs)?;
+                let position = self.revise(session, *which, *kind, payload, *attrs, step.raw)?;
                 self.admit_what_was_written(session, lease, next, value(expected))?;
                 Ok(vec![row![position]])
             }
@@ -361,7 +362,7 @@ impl Model {
             Call::Delta { target, chunk_no, chunk } => self.delta(name, lease, target.value(), chunk_no.value(), chunk),
             Call::Branch { at_target, at_item_id, at_tag, to, inherit, seed, title } => {
                 let source = self.branch_source(name, lease, value(at_target), *at_item_id, *at_tag)?;
-                self.branch(source, *to, *inherit, *seed, *title)
+                self.branch(source, to.name(), *inherit, *seed, *title)
             }
             Call::Trim { keep_from, force } => self.trim(name, lease, keep_from.value(), *force),
             Call::Erase { target, item_id } => self.erase(name, lease, value(target), *item_id),
@@ -650,6 +651,7 @@ impl Model {
         Some(self.write_content(session, Op::Revise, position, Some(payload), attrs))
     }
 
+    /// The function is for live items; a plain INSERT may revive one, as on_conflict => 'replace' does.
     fn revise(
         &mut self,
         session: usize,
@@ -657,17 +659,19 @@ impl Model {
         kind: Option<&str>,
         payload: &'static str,
         attrs: Option<&'static str>,
+        may_revive: bool,
     ) -> Outcome<i64> {
         let stored = &self.sessions[session];
-        let position = match which {
-            Which::At(target) => Some(target.value()),
-            Which::WithId(item_id) => stored.item_with_id(item_id).map(|item| item.position),
+        let item = match which {
+            Which::At(target) => stored.item(target.value()),
+            Which::WithId(item_id) => stored.item_with_id(item_id),
         };
-        let Some(live) = position.and_then(|position| stored.live_at(position)) else { return refuse("SE011") };
-        if kind.is_some() && kind != live.item.kind {
+        let is_meant = |item: &&Entry| kind.is_none_or(|kind| item.kind == Some(kind));
+        let Some(position) = item.filter(is_meant).map(|item| item.position) else { return refuse("SE011") };
+        if !may_revive && stored.live_at(position).is_none() {
             return refuse("SE011");
         }
-        let (position, unchanged) = (live.item.position, live.content.position);
+        let unchanged = stored.content(position).expect("the item has an entry").position;
         Ok(self.give_content(session, position, payload, attrs).unwrap_or(unchanged))
     }
 
@@ -877,6 +881,7 @@ impl Model {
     fn delete(&mut self, session: usize) {
         for gone in self.gone_with(session) {
             self.sessions[gone].deleted = true;
+            self.sessions[gone].lease = None;
         }
         self.written += 1;
     }
@@ -942,12 +947,30 @@ impl Model {
     /// The step with its numbers and its lease as they are now.
     pub fn look_up(&self, step: &Step) -> Step {
         let mut step = step.clone();
-        let session = self.find(step.session).map(|session| &self.sessions[session]);
+        for who in step.sessions() {
+            *who = Who::Is(self.name(*who));
+        }
+        let session = self.find(step.session.name()).map(|session| &self.sessions[session]);
         for number in step.call.numbers() {
             *number = Number::Is(number_in(session, *number));
         }
         step.lease = self.lease(&step, session);
         step
+    }
+
+    fn name(&self, who: Who) -> Name {
+        let one = |n: usize, names: Vec<Name>| names.iter().copied().cycle().nth(n);
+        let existing = || self.sessions.iter().filter(|session| !session.deleted);
+        let found = match who {
+            Who::Is(name) => Some(name),
+            Who::Existing(n) => one(n, existing().map(|session| session.name).collect()),
+            Who::Leased(n) => {
+                let leased = existing().filter(|session| session.lease.is_some());
+                return one(n, leased.map(|session| session.name).collect()).unwrap_or_else(|| self.name(Who::Existing(n)));
+            }
+            Who::Free(n) => one(n, NAMES.into_iter().filter(|name| self.find(*name).is_none()).collect()),
+        };
+        found.unwrap_or(NAMES[0])
     }
 
     fn lease(&self, step: &Step, session: Option<&Session>) -> Lease {
@@ -957,7 +980,7 @@ impl Model {
             Lease::Lost { which, by_setting } => {
                 let is_lost = |number: &usize| {
                     let of = &self.sessions[self.leases[*number]];
-                    of.name == step.session && of.lease != Some(*number)
+                    of.name == step.session.name() && of.lease != Some(*number)
                 };
                 let lost: Vec<usize> = (0..self.leases.len()).filter(is_lost).collect();
                 ((!lost.is_empty()).then(|| lost[which % lost.len()]), by_setting)

@@ -57,6 +57,28 @@ impl Number {
     }
 }
 
+/// A session, looked up likewise.
+#[derive(Clone, Copy, Debug)]
+pub enum Who {
+    /// One that exists, if any does.
+    Existing(usize),
+    /// One that is under a lease, else one that exists.
+    Leased(usize),
+    /// A name that no session has, if there is one.
+    Free(usize),
+    /// Looked up.
+    Is(Name),
+}
+
+impl Who {
+    pub fn name(self) -> Name {
+        match self {
+            Who::Is(name) => name,
+            other => panic!("{other:?} was not looked up"),
+        }
+    }
+}
+
 /// The lease that a call brings.
 #[derive(Clone, Debug)]
 pub enum Lease {
@@ -167,7 +189,7 @@ pub struct Page {
 
 #[derive(Clone, Debug)]
 pub enum Call {
-    Create { given: Given, parent: Option<Name>, items: Option<Vec<Item>>, keep: bool },
+    Create { given: Given, parent: Option<Who>, items: Option<Vec<Item>>, keep: bool },
     Set { given: Given, merge: bool, expected: Option<Number>, on_missing: OnMissing },
     Append { item: Item, open: bool, expected: Option<Number>, on_missing: OnMissing },
     Batch { items: Vec<Item>, expected: Option<Number>, on_conflict: OnConflict, on_missing: OnMissing },
@@ -175,7 +197,7 @@ pub enum Call {
     Retract { targets: Option<Vec<Number>>, item_ids: Option<Vec<&'static str>>, from_target: Option<Number>, expected: Option<Number>, ignore: bool },
     Pop,
     Delta { target: Number, chunk_no: Number, chunk: &'static str },
-    Branch { at_target: Option<Number>, at_item_id: Option<&'static str>, at_tag: Option<&'static str>, to: Name, inherit: bool, seed: Option<&'static str>, title: Option<&'static str> },
+    Branch { at_target: Option<Number>, at_item_id: Option<&'static str>, at_tag: Option<&'static str>, to: Who, inherit: bool, seed: Option<&'static str>, title: Option<&'static str> },
     Trim { keep_from: Number, force: bool },
     Erase { target: Option<Number>, item_id: Option<&'static str> },
     Delete { ignore: bool },
@@ -191,7 +213,7 @@ pub enum Call {
 
 #[derive(Clone, Debug)]
 pub struct Step {
-    pub session: Name,
+    pub session: Who,
     pub lease: Lease,
     /// As a plain INSERT or DELETE; leases come in the setting.
     pub raw: bool,
@@ -224,6 +246,16 @@ impl Call {
 }
 
 impl Step {
+    /// The sessions of the step that have to be looked up.
+    pub fn sessions(&mut self) -> Vec<&mut Who> {
+        let other = match &mut self.call {
+            Call::Create { parent, .. } => parent.as_mut(),
+            Call::Branch { to, .. } => Some(to),
+            _ => None,
+        };
+        [&mut self.session].into_iter().chain(other).collect()
+    }
+
     /// What the step is called in the tally.
     pub fn what(&self) -> &'static str {
         match (self.raw, &self.call) {
@@ -264,48 +296,61 @@ pub fn plan() -> impl Strategy<Value = Vec<Step>> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let calls: Vec<(u32, BoxedStrategy<(bool, Call)>)> = vec![
-        (5, by_function(create())),
-        (6, by_function(set())),
-        (20, by_function(append())),
-        (4, by_insert(plain_append())),
-        (8, by_function(batch())),
-        (8, by_function(revise())),
-        (3, by_insert(plain_revise())),
-        (6, by_function(retract())),
-        (3, by_insert(plain_retract())),
-        (2, by_function(Just(Call::Pop))),
-        (7, by_function(delta())),
-        (2, by_insert(delta())),
-        (8, by_function(branch())),
-        (4, by_function(trim())),
-        (4, by_function(erase())),
-        (3, by_function(delete())),
-        (1, by_insert(delete())),
-        (4, by_function(claim())),
-        (2, by_function(Just(Call::Extend))),
-        (2, by_function(Just(Call::Release))),
-        (1, by_function(Just(Call::Break))),
-        (1, by_function(Just(Call::Expire))),
-        (8, by_function(history())),
-        (2, by_function(weighted(0.8, 0..5_i64).prop_map(|max_rows| Call::Context { max_rows }))),
-        (2, by_function(page().prop_map(|page| Call::Log { page }))),
+    let calls = vec![
+        (5, step_of(free(), create())),
+        (6, step_of(existing(), set())),
+        (22, step_of(existing(), append())),
+        (4, raw_step_of(existing(), plain_append())),
+        (8, step_of(existing(), batch())),
+        (8, step_of(existing(), revise())),
+        (3, raw_step_of(existing(), plain_revise())),
+        (6, step_of(existing(), retract())),
+        (3, raw_step_of(existing(), plain_retract())),
+        (2, step_of(existing(), Just(Call::Pop))),
+        (8, step_of(existing(), delta())),
+        (3, raw_step_of(existing(), delta())),
+        (7, step_of(existing(), branch())),
+        (4, step_of(existing(), trim())),
+        (5, step_of(existing(), erase())),
+        (2, step_of(existing(), delete())),
+        (2, raw_step_of(existing(), delete())),
+        (4, step_of(existing(), claim())),
+        (2, step_of(leased(), Just(Call::Extend))),
+        (2, step_of(leased(), Just(Call::Release))),
+        (1, step_of(leased(), Just(Call::Break))),
+        (1, step_of(existing(), Just(Call::Expire))),
+        (8, step_of(existing(), history())),
+        (2, step_of(existing(), context())),
+        (2, step_of(existing(), page().prop_map(|page| Call::Log { page }))),
     ];
-    (session(), lease(), Union::new_weighted(calls))
-        .prop_map(|(session, lease, (raw, call))| Step { session, lease, raw, call })
+    Union::new_weighted(calls)
 }
 
-fn by_function(call: impl Strategy<Value = Call> + 'static) -> BoxedStrategy<(bool, Call)> {
-    call.prop_map(|call| (false, call)).boxed()
+type Steps = BoxedStrategy<Step>;
+
+fn step_of(session: impl Strategy<Value = Who> + 'static, call: impl Strategy<Value = Call> + 'static) -> Steps {
+    (session, lease(), call).prop_map(|(session, lease, call)| Step { session, lease, raw: false, call }).boxed()
 }
 
-fn by_insert(call: impl Strategy<Value = Call> + 'static) -> BoxedStrategy<(bool, Call)> {
-    call.prop_map(|call| (true, call)).boxed()
+fn raw_step_of(session: impl Strategy<Value = Who> + 'static, call: impl Strategy<Value = Call> + 'static) -> Steps {
+    step_of(session, call).prop_map(|step| Step { raw: true, ..step }).boxed()
 }
 
-/// The first names are the most frequent ones: sessions have to become long, too.
-fn session() -> impl Strategy<Value = Name> {
-    prop_oneof![3 => select(&NAMES[..3]), 2 => select(&NAMES[..])]
+/// The first ones are the most frequent: sessions have to become long, too.
+fn existing() -> impl Strategy<Value = Who> {
+    prop_oneof![8 => (0..3_usize).prop_map(Who::Existing), 8 => (0..7_usize).prop_map(Who::Existing), 1 => named()]
+}
+
+fn leased() -> impl Strategy<Value = Who> {
+    prop_oneof![6 => (0..4_usize).prop_map(Who::Leased), 1 => existing()]
+}
+
+fn free() -> impl Strategy<Value = Who> {
+    prop_oneof![4 => (0..7_usize).prop_map(Who::Free), 1 => named()]
+}
+
+fn named() -> impl Strategy<Value = Who> {
+    select(&NAMES[..]).prop_map(Who::Is)
 }
 
 fn lease() -> impl Strategy<Value = Lease> {
@@ -412,7 +457,7 @@ fn given() -> impl Strategy<Value = Given> {
 }
 
 fn create() -> impl Strategy<Value = Call> {
-    (given(), weighted(0.4, session()), weighted(0.5, vec(item(), 0..4)), any::<bool>())
+    (given(), weighted(0.4, existing()), weighted(0.5, vec(item(), 0..4)), any::<bool>())
         .prop_map(|(given, parent, items, keep)| Call::Create { given, parent, items, keep })
 }
 
@@ -423,7 +468,7 @@ fn set() -> impl Strategy<Value = Call> {
 }
 
 fn append() -> impl Strategy<Value = Call> {
-    (item(), weighted(0.25, Just(())), expected_position(), on_missing())
+    (item(), weighted(0.3, Just(())), expected_position(), on_missing())
         .prop_map(|(item, open, expected, on_missing)| Call::Append { item, open: open.is_some(), expected, on_missing })
 }
 
@@ -493,7 +538,7 @@ fn branch() -> impl Strategy<Value = Call> {
         1 => (weighted(0.7, position()), one(&ITEM_IDS, 0.7), one(&TAGS, 0.7)),
     ];
     let inherit = prop_oneof![5 => Just(true), 1 => Just(false)];
-    (at, select(&NAMES[..]), inherit, one(&PAYLOADS, 0.2), one(&TITLES, 0.6)).prop_map(
+    (at, free(), inherit, one(&PAYLOADS, 0.2), one(&TITLES, 0.6)).prop_map(
         |((at_target, at_item_id, at_tag), to, inherit, seed, title)| Call::Branch {
             at_target,
             at_item_id,
@@ -526,6 +571,10 @@ fn delete() -> impl Strategy<Value = Call> {
 
 fn claim() -> impl Strategy<Value = Call> {
     on_missing().prop_map(|on_missing| Call::Claim { on_missing })
+}
+
+fn context() -> impl Strategy<Value = Call> {
+    weighted(0.8, 0..5_i64).prop_map(|max_rows| Call::Context { max_rows })
 }
 
 fn page() -> impl Strategy<Value = Page> {

@@ -108,8 +108,8 @@ fn function(call: &Call) -> (&'static str, Option<&'static str>, Vec<Argument>) 
         Call::Create { given: head, parent, items, keep } => {
             let mut arguments = given(head);
             arguments.extend([
-                ("parent_session_id", text(parent.map(|parent| parent.id))),
-                ("parent_agent_id", text(parent.map(|parent| parent.agent))),
+                ("parent_session_id", text(parent.map(|parent| parent.name().id))),
+                ("parent_agent_id", text(parent.map(|parent| parent.name().agent))),
                 ("items", items.as_deref().and_then(elements)),
                 ("on_conflict", keep.then(|| quoted("keep")).flatten()),
             ]);
@@ -183,8 +183,8 @@ fn function(call: &Call) -> (&'static str, Option<&'static str>, Vec<Argument>) 
                 ("at_target", number(at_target)),
                 ("at_item_id", text(*at_item_id)),
                 ("at_tag", text(*at_tag)),
-                ("new_session_id", quoted(to.id)),
-                ("new_agent_id", quoted(to.agent)),
+                ("new_session_id", quoted(to.name().id)),
+                ("new_agent_id", quoted(to.name().agent)),
                 ("inherit", (!inherit).then(|| "false".to_owned())),
                 ("seed", text(*seed)),
                 ("title", text(*title)),
@@ -234,14 +234,15 @@ fn takes_lease(call: &Call) -> bool {
 }
 
 fn function_call(step: &Step, lease: Option<String>) -> String {
+    let session = step.session.name();
     let (name, columns, arguments) = function(&step.call);
     let mut all: Vec<Argument> = Vec::new();
     if !matches!(step.call, Call::Expire) {
-        all.push(("session_id", quoted(step.session.id)));
+        all.push(("session_id", quoted(session.id)));
     }
     all.extend(arguments);
-    if !matches!(step.call, Call::Expire) && !step.session.agent.is_empty() {
-        all.push(("agent_id", quoted(step.session.agent)));
+    if !matches!(step.call, Call::Expire) && !session.agent.is_empty() {
+        all.push(("agent_id", quoted(session.agent)));
     }
     if matches!(step.call, Call::Extend | Call::Release) {
         all.push(("lease", Some(lease.unwrap_or("null".to_owned()))));
@@ -270,7 +271,8 @@ fn insert(into: &str, columns: Vec<Argument>, session: Name) -> String {
 }
 
 fn raw(step: &Step) -> String {
-    let item = |columns| insert("session_item", columns, step.session);
+    let session = step.session.name();
+    let item = |columns| insert("session_item", columns, session);
     match &step.call {
         Call::Append { item: given, open, expected, .. } => item(vec![
             ("position", number(expected)),
@@ -302,11 +304,11 @@ fn raw(step: &Step) -> String {
                 ("chunk_no", number(&Some(*chunk_no))),
                 ("chunk", quoted(chunk)),
             ],
-            step.session,
+            session,
         ),
         Call::Delete { .. } => format!(
             "delete from agent_sessions.session where session_id = '{}' and agent_id = '{}'",
-            step.session.id, step.session.agent
+            session.id, session.agent
         ),
         call => panic!("{call:?} has no raw form"),
     }
