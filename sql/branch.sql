@@ -23,3 +23,12 @@ create function agent_sessions.session_lineage(
 language c stable parallel restricted rows 5 as 'MODULE_PATHNAME', 'agent_sessions_session_lineage';
 comment on function agent_sessions.session_lineage(text, text, text) is
   'The session (depth 0), the one that it branched off (1), and so on to the oldest. Those that were deleted are left out. No row for a session that does not exist';
+
+create function agent_sessions.session_flatten(
+  session_id text,
+  agent_id text default null,
+  lease text default null
+) returns bigint
+language c volatile parallel unsafe as 'MODULE_PATHNAME', 'agent_sessions_session_flatten';
+comment on function agent_sessions.session_flatten(text, text, text) is
+  'Copies what a branch inherits into its own log, at the same positions, and lets go of its source, whose deletion is then free. Returns how many entries were copied; 0 for a session that inherits nothing. History and positions stay; the copies are chained anew, the branch''s own entries keep their digests. SE017 if the inherited log does not verify. SE001, SE002, SE008, SE009, 40001';

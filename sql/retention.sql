@@ -7,7 +7,7 @@ create function agent_sessions.session_trim(
 ) returns bigint
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'agent_sessions_session_trim';
 comment on function agent_sessions.session_trim(text, bigint, boolean, text, text) is
-  'Removes the entries before keep_from for good, and returns how many; the log then verifies from there, and a trim entry says so. Keeps what the newest live summary keeps, unless force, and everything while a branch needs it. SE001, SE002, SE008, SE009, 40001';
+  'Removes the entries before keep_from for good, and returns how many; the log then verifies from there, and a trim entry says so. Keeps the newest entry in any case, what the newest live summary keeps, unless force, and everything while a branch needs it. SE001, SE002, SE008, SE009, 40001';
 
 create function agent_sessions.session_erase(
   session_id text,

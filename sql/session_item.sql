@@ -46,10 +46,10 @@ end
 $$;
 
 create unique index session_item_id_key on agent_sessions.session_item (item_id, sid) where item_id is not null;
-create index session_item_target_idx on agent_sessions.session_item (sid, target, position) where target is not null;
+create index session_item_target_idx on agent_sessions.session_item (sid, target, position) where op in ('revise', 'retract', 'retract_from');
 create index session_item_tag_idx on agent_sessions.session_item (sid, tag, position) where tag is not null;
 create index session_item_cut_idx on agent_sessions.session_item (sid, position) where op = 'retract_from';
-create index session_item_summary_idx on agent_sessions.session_item (sid, position) where target is not null and op in ('append', 'open');
+create index session_item_summary_idx on agent_sessions.session_item (sid, position) where target is not null and op in ('append', 'open', 'erase', 'trim');
 
 comment on table agent_sessions.session_item is 'The logs: one row per entry, in the order of position, never updated by a later entry';
 comment on column agent_sessions.session_item.sid is 'The session''s internal key';
@@ -70,4 +70,5 @@ comment on column agent_sessions.session_item.digest is 'SHA-256 of the previous
 comment on column agent_sessions.session_item.created_at is 'When the entry was written, by the server''s clock';
 
 comment on index agent_sessions.session_item_cut_idx is 'The few entries that retract a range, which every reader of a changed log has to know';
-comment on index agent_sessions.session_item_summary_idx is 'The few items that are summaries, of which session_context takes the newest';
+comment on index agent_sessions.session_item_target_idx is 'The entries that change what is live; a session without any reads as a bare index scan';
+comment on index agent_sessions.session_item_summary_idx is 'The few items that are summaries, of which session_context takes the newest, and what was erased or trimmed';

@@ -32,8 +32,8 @@ select
   coalesce(tail.position + 1, greatest(s.base_position, s.fork_position)) as next_position,
   tail.created_at as last_entry_at,
   s.input_tokens, s.output_tokens, s.cost, s.origin,
-  (select parent.session_id from agent_sessions.session parent where parent.sid = s.parent_sid) as parent_session_id,
-  (select source.session_id from agent_sessions.session source where source.sid = s.branched_from) as branched_from,
+  (select parent.session_id from agent_sessions.session parent where parent.sid = s.parent_sid and parent.deleted_at is null) as parent_session_id,
+  (select source.session_id from agent_sessions.session source where source.sid = s.branched_from and source.deleted_at is null) as branched_from,
   s.fork_position, s.lease_holder, s.lease_expires_at, s.expires_at, s.created_at, s.closed_at
 from agent_sessions.session s
 left join lateral (

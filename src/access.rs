@@ -46,7 +46,7 @@ const WRITER: &[&str] = &[
     "execute on function agent_sessions.session_create, agent_sessions.session_set, agent_sessions.session_delete, \
      agent_sessions.session_append, agent_sessions.session_append_batch, agent_sessions.session_revise, \
      agent_sessions.session_retract, agent_sessions.session_pop, agent_sessions.session_delta",
-    "execute on function agent_sessions.session_branch, agent_sessions.session_trim, agent_sessions.session_erase, \
+    "execute on function agent_sessions.session_branch, agent_sessions.session_flatten, agent_sessions.session_trim, agent_sessions.session_erase, \
      agent_sessions.session_expire",
     "execute on function agent_sessions.session_claim, agent_sessions.session_claim_next, agent_sessions.session_extend, \
      agent_sessions.session_release",

@@ -14,7 +14,7 @@ use crate::postgres::value::{Element, array};
 
 static ANY: KeptPlan = KeptPlan::new(
     c"select from agent_sessions.session_item c \
-      where c.sid operator(pg_catalog.=) $1 and c.target is not null and c.position operator(pg_catalog.<) $2 \
+      where c.sid operator(pg_catalog.=) $1 and c.position operator(pg_catalog.<) $2 \
         and c.op operator(pg_catalog.=) any (array['revise', 'retract', 'retract_from']) limit 1",
     &[INT8OID, INT8OID],
 );
@@ -48,17 +48,30 @@ static CUTS: KeptPlan = KeptPlan::new(
     &[INT8OID, INT8OID, INT8OID],
 );
 
-/// Whether a log holds, in each stretch or a later one, an entry about an earlier. Most logs do not.
-pub fn changed_from(spi: &Spi, see: See, lineage: &Lineage) -> Vec<bool> {
-    let is_changed = |stretch: &Stretch| {
-        let bounds = [Some(Datum::from(stretch.sid)), Some(Datum::from(stretch.until))];
-        stretch.run(&ANY, spi, see, &bounds).len() > 0
-    };
-    let mut changed: Vec<bool> = lineage.stretches().iter().map(is_changed).collect();
-    for at in (1..changed.len()).rev() {
-        changed[at - 1] |= changed[at];
+static REVIVED: KeptPlan = KeptPlan::new(
+    c"select from agent_sessions.session_item c \
+      where c.sid operator(pg_catalog.=) $1 and c.target operator(pg_catalog.>=) $2 \
+        and c.target operator(pg_catalog.<) $3 and c.position operator(pg_catalog.>) $3 \
+        and c.position operator(pg_catalog.<) $4 and c.op operator(pg_catalog.=) 'revise' limit 1",
+    &[INT8OID, INT8OID, INT8OID, INT8OID],
+);
+
+/// Which stretches of a log hold an entry about an earlier one. Most hold none.
+pub struct Changed(Vec<bool>);
+
+impl Changed {
+    pub fn of(spi: &Spi, see: See, lineage: &Lineage) -> Changed {
+        let is_changed = |stretch: &Stretch| {
+            let bounds = [Some(Datum::from(stretch.sid)), Some(Datum::from(stretch.until))];
+            stretch.run(&ANY, spi, see, &bounds).len() > 0
+        };
+        Changed(lineage.stretches().iter().map(is_changed).collect())
     }
-    changed
+
+    /// Whether what the stretch at that index brings may be changed, by itself or by a later one.
+    pub fn from(&self, at: usize) -> bool {
+        self.0[at..].contains(&true)
+    }
 }
 
 /// The content that a revision gives an item.
@@ -101,24 +114,38 @@ pub struct Changes<'s> {
 }
 
 impl<'s> Changes<'s> {
-    pub fn about(spi: &'s Spi, see: See, lineage: &Lineage, positions: &[i64]) -> Changes<'s> {
+    pub fn about(spi: &'s Spi, see: See, lineage: &Lineage, changed: &Changed, positions: &[i64]) -> Changes<'s> {
         let mut changes = Changes::default();
         let Some(&lowest) = positions.iter().min() else { return changes };
         let mut undecided = positions.to_vec();
-        for stretch in lineage.stretches().iter().rev() {
-            let [sid, until] = [stretch.sid, stretch.until].map(|bound| Some(Datum::from(bound)));
-            let targets: Vec<_> = undecided.iter().map(|position| Some(Datum::from(*position))).collect();
-            let newest = [sid, until, Some(array(Element::Int8, &targets))];
-            stretch.run(&NEWEST, spi, see, &newest).iter().for_each(|row| changes.note(row));
-            // A revision decides; an item that was retracted here may have its content from an earlier stretch.
-            undecided.retain(|position| changes.revision_of(*position).is_none());
-            let cuts = stretch.run(&CUTS, spi, see, &[sid, until, Some(Datum::from(lowest))]);
-            changes.cuts.extend(cuts.iter().filter_map(|row| row.int8(0).zip(row.int8(1))));
+        for (stretch, is_changed) in lineage.stretches().iter().zip(&changed.0).rev() {
+            if *is_changed {
+                let [sid, until] = [stretch.sid, stretch.until].map(|bound| Some(Datum::from(bound)));
+                let targets: Vec<_> = undecided.iter().map(|position| Some(Datum::from(*position))).collect();
+                let newest = [sid, until, Some(array(Element::Int8, &targets))];
+                stretch.run(&NEWEST, spi, see, &newest).iter().for_each(|row| changes.note(row));
+                // A revision decides; an item that was retracted here may have its content from an earlier stretch.
+                undecided.retain(|position| changes.revision_of(*position).is_none());
+                let cuts = stretch.run(&CUTS, spi, see, &[sid, until, Some(Datum::from(lowest))]);
+                changes.cuts.extend(cuts.iter().filter_map(|row| row.int8(0).zip(row.int8(1))));
+            }
             if stretch.from <= lowest {
                 break;
             }
         }
         changes
+    }
+
+    /// The widest range that was retracted as a whole around `position`, unless an item in it was revised since: its first
+    /// position, and the entry behind it.
+    pub fn gap(&self, spi: &Spi, see: See, lineage: &Lineage, position: i64) -> Option<(i64, i64)> {
+        let around = self.cuts.iter().copied().filter(|(from, at)| *from <= position && position < *at);
+        let (from, at) = around.max_by_key(|(from, at)| at - from)?;
+        let revived = |stretch: &Stretch| {
+            let bounds = [stretch.sid, from, at, stretch.until].map(|bound| Some(Datum::from(bound)));
+            stretch.run(&REVIVED, spi, see, &bounds).len() > 0
+        };
+        (!lineage.stretches().iter().any(revived)).then_some((from, at))
     }
 
     fn note(&mut self, row: Row<'s>) {

@@ -52,10 +52,12 @@ static DROP_ONE: KeptPlan = KeptPlan::new(
     &[INT8OID, INT8OID],
 );
 
-static DROP_FROM: KeptPlan = KeptPlan::new(
+// In a restore the chunks of later items may be there before the entry.
+static DROP_BETWEEN: KeptPlan = KeptPlan::new(
     c"delete from agent_sessions.session_delta d \
-      where d.sid operator(pg_catalog.=) $1 and d.target operator(pg_catalog.>=) $2",
-    &[INT8OID, INT8OID],
+      where d.sid operator(pg_catalog.=) $1 and d.target operator(pg_catalog.>=) $2 \
+        and d.target operator(pg_catalog.<) $3",
+    &[INT8OID, INT8OID, INT8OID],
 );
 
 pub fn session_delta(call: &mut Call) -> Returns {
@@ -143,8 +145,11 @@ pub fn on_item_closed<'a>(trigger: &Trigger<'a>) -> trigger::Returns<'a> {
     let closing = item_rule::closing(trigger)?;
     let spi = Spi::connect();
     let _owner = AsOwner::switch();
-    let place = [Some(Datum::from(closing.sid)), Some(Datum::from(closing.target))];
-    let plan = if closing.op == Op::RetractFrom { &DROP_FROM } else { &DROP_ONE };
-    plan.run(&spi, See::Latest, &place);
+    let [sid, target, position] = [closing.sid, closing.target, closing.position].map(|value| Some(Datum::from(value)));
+    if closing.op == Op::RetractFrom {
+        DROP_BETWEEN.run(&spi, See::Latest, &[sid, target, position]);
+    } else {
+        DROP_ONE.run(&spi, See::Latest, &[sid, target]);
+    }
     Ok((None, Decision::Skip))
 }

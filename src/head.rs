@@ -116,7 +116,7 @@ pub fn unknown(sid: i64) -> Error {
     Error::SessionNotFound { session_id: format!("sid {sid}"), agent_id: String::new(), found_under: None }
 }
 
-/// What a session's own entries begin with.
+/// What the entries that a session holds begin with.
 pub struct Base {
     pub tenant: String,
     pub agent_id: String,
@@ -127,6 +127,10 @@ pub struct Base {
     pub is_trimmed: bool,
     /// The digest that the inherited log ended with, if there is one.
     pub fork_digest: Option<Digest>,
+    /// The genesis without the fork: what the copies of a flattened branch are chained from.
+    pub unforked: Digest,
+    /// Where a flattened branch's copies end, and what its first own entry links to.
+    pub rejoin: Option<(i64, Digest)>,
 }
 
 impl Head {
@@ -158,6 +162,11 @@ impl Head {
     /// Locks the session that a raw statement names, if the caller may see it.
     pub fn lock_by_sid(spi: &Spi, sid: i64) -> Option<Head> {
         LOCK_BY_SID.run(spi, See::Now, &[Some(Datum::from(sid))]).first().and_then(Head::read)
+    }
+
+    /// Locks a session that the transaction's snapshot may not see.
+    pub fn lock_latest(spi: &Spi, sid: i64) -> Option<Head> {
+        LOCK_BY_SID.run(spi, See::Latest, &[Some(Datum::from(sid))]).first().and_then(Head::read)
     }
 
     /// Locks an ancestor of a session that the caller may see: one that is visible itself, or was hidden when it was deleted.
@@ -245,14 +254,17 @@ impl Base {
         let (tenant, agent_id) = (row.text(0)?, row.text(1)?);
         let origin = Origin { branched_from: row.int8(4), fork_position: row.int8(5), base_position: row.int8(7)? };
         let fork_digest = row.bytes(6).and_then(value::digest);
-        let genesis = Genesis {
+        let unforked = Genesis {
             tenant,
             agent_id,
             session_id: row.text(2)?,
             created_at: row.int8(3)?,
-            fork_position: origin.fork_position,
-            forked_from: fork_digest.unwrap_or_default(),
+            fork_position: None,
+            forked_from: [0; 32],
         };
+        let forked =
+            Genesis { fork_position: origin.fork_position, forked_from: fork_digest.unwrap_or_default(), ..unforked };
+        let genesis = if origin.is_flattened() { unforked } else { forked };
         Some(Base {
             tenant: tenant.to_owned(),
             agent_id: agent_id.to_owned(),
@@ -260,6 +272,8 @@ impl Base {
             is_trimmed: origin.base_position > 0,
             previous: row.bytes(8).and_then(value::digest).unwrap_or_else(|| genesis.digest()),
             fork_digest,
+            unforked: unforked.digest(),
+            rejoin: origin.fork_position.filter(|_| origin.is_flattened()).map(|fork| (fork, forked.digest())),
         })
     }
 }

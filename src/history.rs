@@ -6,7 +6,7 @@ use agent_sessions_core::word::Op;
 use pgrx::pg_sys::{Datum, INT8ARRAYOID, INT8OID, TEXTARRAYOID};
 
 use crate::address;
-use crate::changes::{Changes, Revision, changed_from};
+use crate::changes::{Changed, Changes, Revision};
 use crate::item;
 use crate::lineage::{Lineage, Stretch};
 use crate::paging;
@@ -20,6 +20,20 @@ use crate::sql;
 macro_rules! columns {
     () => {
         "i.position, i.op, i.kind, i.item_id, i.tag, i.author, i.payload, i.attrs, i.created_at, i.digest, i.target"
+    };
+}
+
+/// Whether an entry is an item of the kinds in a parameter. One CASE, which the planner takes to let half of the rows through: as
+/// conditions of their own they would seem to leave one row, and until there are statistics a page would sort the session.
+macro_rules! item_of {
+    ($kinds:literal) => {
+        concat!(
+            "case when i.op operator(pg_catalog.=) any (array['append', 'open']) and (",
+            $kinds,
+            " is null or i.kind operator(pg_catalog.=) any (",
+            $kinds,
+            ")) then true else false end "
+        )
     };
 }
 
@@ -51,8 +65,9 @@ macro_rules! pages {
                     " from agent_sessions.session_item i \
                      where i.sid operator(pg_catalog.=) $1 and i.position operator(pg_catalog.>) $2 \
                        and i.position operator(pg_catalog.<) $3 \
-                       and i.op operator(pg_catalog.=) any (array['append', 'open']) \
-                       and ($5 is null or i.kind operator(pg_catalog.=) any ($5)) \
+                       and ",
+                    item_of!("$5"),
+                    "\
                      order by i.position ",
                     $direction,
                     " limit $4"
@@ -69,8 +84,9 @@ macro_rules! pages {
                     " from agent_sessions.session_item i \
                        where i.sid operator(pg_catalog.=) $1 and i.tag operator(pg_catalog.=) wanted.tag \
                          and i.position operator(pg_catalog.>) $2 and i.position operator(pg_catalog.<) $3 \
-                         and i.op operator(pg_catalog.=) any (array['append', 'open']) \
-                         and ($5 is null or i.kind operator(pg_catalog.=) any ($5)) \
+                         and ",
+                    item_of!("$5"),
+                    "\
                        order by i.position ",
                     $direction,
                     " limit $4) i \
@@ -106,8 +122,9 @@ static PLACED: KeptPlan = KeptPlan::new(
         columns!(),
         " from agent_sessions.session_item i \
          where i.sid operator(pg_catalog.=) $1 and i.position operator(pg_catalog.=) any ($2) \
-           and i.op operator(pg_catalog.=) any (array['append', 'open']) \
-           and ($3 is null or i.kind operator(pg_catalog.=) any ($3)) \
+           and ",
+        item_of!("$3"),
+        "\
            and ($4 is null or i.tag operator(pg_catalog.=) any ($4)) \
          order by i.position"
     ),
@@ -164,9 +181,9 @@ impl Wanted {
         if self.newest_first { &NEWEST_FIRST } else { &OLDEST_FIRST }
     }
 
-    /// The positions of a stretch that may be wanted, both ends excluded.
-    fn bounds(&self, stretch: &Stretch) -> (i64, i64) {
-        (self.after.unwrap_or(-1).max(stretch.from - 1), self.before.unwrap_or(i64::MAX).min(stretch.until))
+    /// The positions that may be wanted, both ends excluded.
+    fn bounds(&self) -> (i64, i64) {
+        (self.after.unwrap_or(-1), self.before.unwrap_or(i64::MAX))
     }
 
     /// The stretches in the order in which they are read, each with its index.
@@ -241,16 +258,20 @@ impl<'s> Live<'s> {
 
 /// Hands the live items that are wanted to `each`, in order, until there are no more or it returns false.
 pub fn live_items(see: See, lineage: &Lineage, wanted: &Wanted, mut each: impl FnMut(&Spi, &Live) -> bool) {
-    let changed = changed_from(&Spi::connect(), see, lineage);
+    let changed = Changed::of(&Spi::connect(), see, lineage);
     let mut left = wanted.max_rows.unwrap_or(i64::MAX);
+    let (mut after, mut before) = wanted.bounds();
     for (at, stretch) in wanted.stretches(lineage) {
-        let drops = changed[at] || wanted.attrs.is_some() || !wanted.with_summaries;
-        let (mut after, mut before) = wanted.bounds(&stretch);
+        let is_changed = changed.from(at);
+        let drops = is_changed || wanted.attrs.is_some() || !wanted.with_summaries;
         let mut chunk = left.min(CHUNK);
-        while left > 0 && after < before.saturating_sub(1) {
+        while left > 0
+            && let Some((from, until)) = stretch.between(after, before)
+        {
             let spi = Spi::connect();
-            let rows = page(&spi, see, &stretch, wanted, [after, before, chunk]);
-            let changes = if changed[at] { changes_of(&spi, see, lineage, &rows) } else { Changes::default() };
+            let rows = page(&spi, see, &stretch, wanted, [from, until, chunk]);
+            let changes = if is_changed { changes_of(&spi, see, lineage, &changed, &rows) } else { Changes::default() };
+            let shown = left;
             for item in rows.iter().filter_map(|row| Live::of(row, &changes)).filter(|item| item.is_wanted(wanted)) {
                 if left == 0 || !each(&spi, &item) {
                     return;
@@ -259,10 +280,12 @@ pub fn live_items(see: See, lineage: &Lineage, wanted: &Wanted, mut each: impl F
             }
             let Some(last) = rows.last().filter(|_| rows.len() as i64 == chunk) else { break };
             let last = last.int8(column::POSITION).unwrap_or_default();
+            let gap = if left == shown { changes.gap(&spi, see, lineage, last) } else { None };
+            let (gap_from, gap_at) = gap.unwrap_or((last, last));
             if wanted.newest_first {
-                before = last
+                before = gap_from
             } else {
-                after = last
+                after = gap_at
             }
             // Pages out of which much is dropped become larger, so that few of them are needed.
             chunk = if drops { (chunk * 2).min(CHUNK) } else { left.min(CHUNK) };
@@ -279,9 +302,9 @@ fn page<'s>(spi: &'s Spi, see: See, stretch: &Stretch, wanted: &Wanted, bounds: 
     }
 }
 
-fn changes_of<'s>(spi: &'s Spi, see: See, lineage: &Lineage, rows: &Rows) -> Changes<'s> {
+fn changes_of<'s>(spi: &'s Spi, see: See, lineage: &Lineage, changed: &Changed, rows: &Rows) -> Changes<'s> {
     let positions: Vec<i64> = rows.iter().filter_map(|row| row.int8(column::POSITION)).collect();
-    Changes::about(spi, see, lineage, &positions)
+    Changes::about(spi, see, lineage, changed, &positions)
 }
 
 /// Hands the live ones among the items with these ids to `each`, as [`live_items`] does.
@@ -293,16 +316,21 @@ fn items_with_ids(
     mut each: impl FnMut(&Spi, &Live) -> bool,
 ) {
     let spi = Spi::connect();
-    let mut places = item::places(&spi, see, lineage, item_ids);
-    places.sort_unstable_by_key(|(_, position)| *position);
+    let places = item::places(&spi, see, lineage, item_ids);
+    let places: Vec<i64> = places.into_iter().map(|(_, position)| position).collect();
+    let changed = Changed::of(&spi, see, lineage);
+    let (after, before) = wanted.bounds();
     let mut left = wanted.max_rows.unwrap_or(i64::MAX);
     for (_, stretch) in wanted.stretches(lineage) {
-        let (after, before) = wanted.bounds(&stretch);
-        let here = places.iter().filter(|(_, position)| after < *position && *position < before);
-        let here: Vec<_> = here.map(|(_, position)| Some(Datum::from(*position))).collect();
+        let Some((from, until)) = stretch.between(after, before) else { continue };
+        let here = places.iter().filter(|position| from < **position && **position < until);
+        let here: Vec<_> = here.map(|position| Some(Datum::from(*position))).collect();
+        if here.is_empty() {
+            continue;
+        }
         let arguments = [Some(Datum::from(stretch.sid)), Some(array(Element::Int8, &here)), wanted.kinds, wanted.tags];
         let rows = stretch.run(&PLACED, &spi, see, &arguments);
-        let changes = changes_of(&spi, see, lineage, &rows);
+        let changes = changes_of(&spi, see, lineage, &changed, &rows);
         let mut items: Vec<Live> = rows.iter().filter_map(|row| Live::of(row, &changes)).collect();
         if wanted.newest_first {
             items.reverse();
@@ -388,12 +416,13 @@ pub fn session_context(call: &mut Call) -> Returns {
 
 /// The newest live item that is a summary.
 pub fn newest_summary<'s>(spi: &'s Spi, see: See, lineage: &Lineage) -> Option<Live<'s>> {
+    let changed = Changed::of(spi, see, lineage);
     for stretch in lineage.stretches().iter().rev() {
         let (mut before, mut few) = (stretch.until, 1);
         loop {
             let bounds = [stretch.sid, before, few].map(|bound| Some(Datum::from(bound)));
             let rows = stretch.run(&SUMMARIES, spi, see, &bounds);
-            let changes = changes_of(spi, see, lineage, &rows);
+            let changes = changes_of(spi, see, lineage, &changed, &rows);
             if let Some(summary) = rows.iter().find_map(|row| Live::of(row, &changes)) {
                 return Some(summary);
             }
@@ -419,12 +448,14 @@ pub fn session_log(call: &mut Call) -> Returns {
     let Some(lineage) = Lineage::find(&Spi::connect(), See::Caller, &address) else { return Ok(None) };
     let wanted = Wanted { after, before, newest_first, ..Wanted::ALL };
     let mut left = max_rows.unwrap_or(i64::MAX);
+    let (mut after, mut before) = wanted.bounds();
     for (_, stretch) in wanted.stretches(&lineage) {
-        let (mut after, mut before) = wanted.bounds(&stretch);
-        while left > 0 && after < before.saturating_sub(1) {
+        while left > 0
+            && let Some((from, until)) = stretch.between(after, before)
+        {
             let spi = Spi::connect();
             let limit = left.min(CHUNK);
-            let bounds = [stretch.sid, after, before, limit].map(|bound| Some(Datum::from(bound)));
+            let bounds = [stretch.sid, from, until, limit].map(|bound| Some(Datum::from(bound)));
             let rows = stretch.run(&wanted.pages().entries, &spi, See::Caller, &bounds);
             rows.iter().for_each(|row| set.put(&entry_columns(row)));
             left -= rows.len() as i64;

@@ -4,7 +4,7 @@ use agent_sessions_core::error::Error;
 use agent_sessions_core::word::Op;
 use pgrx::pg_sys::{Datum, INT8ARRAYOID, INT8OID, TEXTARRAYOID};
 
-use crate::changes::Changes;
+use crate::changes::{Changed, Changes};
 use crate::draft::Draft;
 use crate::lineage::Lineage;
 use crate::postgres::plan::{KeptPlan, See, Spi};
@@ -106,7 +106,8 @@ impl<'s> Item<'s> {
             }
         }
         let found: Vec<i64> = first.iter().filter_map(|row| row.int8(0)).collect();
-        let changes = Changes::about(spi, See::Now, lineage, &found);
+        let changed = Changed::of(spi, See::Now, lineage);
+        let changes = Changes::about(spi, See::Now, lineage, &changed, &found);
         let mut items: Vec<Item> = first.into_iter().filter_map(|row| Item::read(row, &changes)).collect();
         items.sort_unstable_by_key(|item| item.position);
         items

@@ -1,11 +1,12 @@
 //! The rules of `session_item`, as triggers: they hold for every statement that writes it.
 
+use agent_sessions_core::chain::names_erased;
 use agent_sessions_core::digest::{self, Digest, Link};
 use agent_sessions_core::error::Error;
 use agent_sessions_core::limit;
 use agent_sessions_core::name;
 use agent_sessions_core::word::Op;
-use pgrx::pg_sys::{Datum, INT8OID};
+use pgrx::pg_sys::{INT8OID, TEXTOID};
 
 use crate::draft;
 use crate::handoff::{self, Handoff};
@@ -63,22 +64,21 @@ mod column {
     ];
 }
 
-static PREDECESSOR: KeptPlan = KeptPlan::new(
-    c"select i.digest from agent_sessions.session_item i \
-      where i.sid operator(pg_catalog.=) $1 and i.position operator(pg_catalog.=) $2",
-    &[INT8OID, INT8OID],
-);
-
+// Of a session that is hidden, no more is kept than branches read, and what explains that.
 static KEEPS: KeptPlan = KeptPlan::new(
     c"select from agent_sessions.session s \
-      where s.sid operator(pg_catalog.=) $1 and s.base_position operator(pg_catalog.<=) $2",
-    &[INT8OID, INT8OID],
+      where s.sid operator(pg_catalog.=) $1 and s.base_position operator(pg_catalog.<=) $2 \
+        and (s.deleted_at is null or $3 operator(pg_catalog.=) any (array['erase', 'trim']) or exists ( \
+          select from agent_sessions.session b \
+          where b.branched_from operator(pg_catalog.=) s.sid and b.fork_position operator(pg_catalog.>) b.base_position \
+            and b.fork_position operator(pg_catalog.>) $2))",
+    &[INT8OID, INT8OID, TEXTOID],
 );
 
 static ERASURES: KeptPlan = KeptPlan::new(
-    c"select from agent_sessions.session_item i \
+    c"select i.target, i.payload from agent_sessions.session_item i \
       where i.sid operator(pg_catalog.=) $1 and i.op operator(pg_catalog.=) 'erase' \
-        and i.target operator(pg_catalog.=) any (array[$2, $3]) limit 1",
+        and i.position operator(pg_catalog.>) $2 and i.target operator(pg_catalog.=) any (array[$2, $3])",
     &[INT8OID, INT8OID, INT8OID],
 );
 
@@ -131,29 +131,20 @@ fn write<'a>(spi: &Spi, sid: i64, mut row: Tuple<'a>) -> Returns<'a> {
     Ok((Some(row), Decision::Write))
 }
 
-/// A full row of the owner's: what a restore brings, in any order of tables and without a head.
+/// A full row of the owner's: what a restore brings, in any order of tables and without a head, or a copy of what a branch
+/// inherits. Without the head of its own log an entry is judged by its content alone, its link by session_verify.
 fn restore<'a>(spi: &Spi, sid: i64, mut row: Tuple<'a>) -> Returns<'a> {
     let position = row.int8(column::POSITION).unwrap_or_default();
-    if let Some(head) = Head::lock_by_sid(spi, sid)
-        && let Some(tail) = Tail::of(spi, sid)
+    if let Some(head) = Head::lock_by_sid(spi, sid).filter(|head| position >= head.origin.first_position())
+        && let Some(tail) = Tail::of(spi, &head)
     {
         head.admit(None)?;
         if position != tail.next_position {
             return Err(Error::PositionConflict { expected: position, actual: tail.next_position });
         }
         link(&mut row, &head.tenant, &head.agent_id, tail)?;
-        return Ok((Some(row), Decision::Write));
-    }
-    let (tenant, agent_id) = (row.text(column::TENANT), row.text(column::AGENT_ID));
-    let (tenant, agent_id) = (tenant.unwrap_or_default(), agent_id.unwrap_or_default());
-    let rows = PREDECESSOR.run(spi, See::Now, &[Some(Datum::from(sid)), Some(Datum::from(position - 1))]);
-    match rows.first().and_then(|row| row.bytes(0)).and_then(value::digest) {
-        Some(previous) => {
-            link(&mut row, tenant, agent_id, Tail { next_position: position, previous })?;
-        }
-        None => {
-            content(&mut row)?;
-        }
+    } else {
+        content(&mut row)?;
     }
     Ok((Some(row), Decision::Write))
 }
@@ -309,9 +300,10 @@ pub fn on_items_inserted<'a>(_: &Trigger<'a>) -> Returns<'a> {
     Ok((None, Decision::Skip))
 }
 
-/// What an entry about another says: which session's, what it does, and to which position.
+/// What an entry about another says: which session's, where it stands, what it does, and to which position.
 pub struct Closing {
     pub sid: i64,
+    pub position: i64,
     pub op: Op,
     pub target: i64,
 }
@@ -321,19 +313,20 @@ pub fn closing(trigger: &Trigger) -> Result<Closing, Error> {
     let row = trigger.row(column::TYPES);
     Ok(Closing {
         sid: row.int8(column::SID).unwrap_or_default(),
+        position: row.int8(column::POSITION).unwrap_or_default(),
         op: Op::parse(row.text(column::OP).unwrap_or_default())?,
         target: row.int8(column::TARGET).unwrap_or_default(),
     })
 }
 
-/// No entry changes but to lose a content that an erase entry names, and none goes while its session is there and its
-/// position not below the base. Both are for the owner, as whom the engine trims and erases.
+/// No entry changes but to lose a content that an erase entry names, as the owner, as whom the engine erases. None goes while
+/// its session is there, unless it is below the base, or the session is hidden and no branch reads it.
 pub fn on_item_change<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     if trigger.event() == Event::Delete {
         let row = trigger.row(column::TYPES);
         let spi = Spi::connect();
         let _owner = AsOwner::switch();
-        let entry = [row.datum(column::SID), row.datum(column::POSITION)];
+        let entry = [row.datum(column::SID), row.datum(column::POSITION), row.datum(column::OP)];
         if KEEPS.run(&spi, See::Latest, &entry).len() == 0 {
             return Ok((None, Decision::Write));
         }
@@ -356,9 +349,11 @@ fn is_erased(old: &Tuple, new: &Tuple) -> bool {
         && bytes.iter().all(|&column| new.same_bytes(old, column));
     let gone = [PAYLOAD, ATTRS, SALT].iter().all(|&column| new.datum(column).is_none());
     let about = if old.text(OP) == Some(Op::Revise.as_str()) { old.datum(TARGET) } else { None };
+    let position = old.int8(POSITION).unwrap_or_default();
     let named = || {
         let spi = Spi::connect();
-        ERASURES.run(&spi, See::Latest, &[old.datum(SID), old.datum(POSITION), about]).len() > 0
+        let erasures = ERASURES.run(&spi, See::Latest, &[old.datum(SID), old.datum(POSITION), about]);
+        erasures.iter().any(|row| names_erased(row.int8(0), row.text(1), position))
     };
     same && gone && named()
 }

@@ -12,6 +12,7 @@ mod changes;
 mod deletion;
 mod delta;
 mod draft;
+mod flatten;
 mod handoff;
 mod head;
 mod history;
@@ -72,6 +73,7 @@ export! {
         lease::session_release as "session_release",
         lease::session_break_lease as "session_break_lease",
         branch::session_branch as "session_branch",
+        flatten::session_flatten as "session_flatten",
         retention::session_trim as "session_trim",
         retention::session_erase as "session_erase",
         lineage::session_lineage as "session_lineage",

@@ -73,6 +73,11 @@ impl Origin {
         fork.max(self.base_position)
     }
 
+    /// Whether the session holds copies of what it once inherited.
+    pub fn is_flattened(self) -> bool {
+        self.branched_from.is_none() && self.fork_position.is_some()
+    }
+
     /// Whether entries are read from the ancestors.
     pub fn inherits(self) -> bool {
         self.branched_from.is_some() && self.fork_position.is_some_and(|fork| fork > self.base_position)
@@ -94,6 +99,12 @@ impl Stretch {
     pub fn run<'s>(&self, plan: &KeptPlan, spi: &'s Spi, see: See, arguments: &[Option<Datum>]) -> Rows<'s> {
         let _owner = self.is_inherited.then(AsOwner::switch);
         plan.run(spi, see, arguments)
+    }
+
+    /// The part of the stretch between two positions, both ends excluded; `None` if no position is there.
+    pub fn between(&self, after: i64, before: i64) -> Option<(i64, i64)> {
+        let (from, until) = (after.max(self.from - 1), before.min(self.until));
+        (from < until.saturating_sub(1)).then_some((from, until))
     }
 }
 
@@ -137,6 +148,10 @@ impl Lineage {
 
     pub fn stretches(&self) -> &[Stretch] {
         &self.stretches
+    }
+
+    pub fn inherited(&self) -> &[Stretch] {
+        &self.stretches[..self.stretches.len() - 1]
     }
 
     pub fn own(&self) -> Stretch {

@@ -13,7 +13,6 @@ use crate::handoff::{Handoff, Offer};
 use crate::head::{Base, Head};
 use crate::lease::Given;
 use crate::lineage::Lineage;
-use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::raise;
 use crate::postgres::value::{Element, array, text_datum};
@@ -72,7 +71,7 @@ impl<'s> Log<'s> {
 
     /// The log of a head that is locked already.
     pub fn of(spi: &'s Spi, head: Head) -> Option<Log<'s>> {
-        let tail = Tail::of(spi, head.sid)?;
+        let tail = Tail::of(spi, &head)?;
         let lineage = Lineage::of(spi, See::Latest, head.sid, head.origin);
         Some(Log { spi, head, lineage, tail })
     }
@@ -89,19 +88,16 @@ impl<'s> Log<'s> {
         self.tail
     }
 
-    /// The digest of the entry before `fork`, which may stand in an ancestor or be gone for good; the session's genesis if the
-    /// fork is 0. `None` if the log has no such place.
+    /// The digest of the entry before `fork`, which may stand in an ancestor; the session's genesis if the fork is 0. `None` if
+    /// the log has no such place.
     pub fn digest_before(&self, fork: i64) -> Option<Digest> {
-        let first = self.lineage.first_position();
-        if fork < first || fork > self.next_position() {
+        if fork == 0 && self.lineage.first_position() == 0 {
+            return Base::of(self.spi, See::Latest, self.sid()).map(|base| base.previous);
+        }
+        if fork > self.next_position() {
             return None;
         }
-        if fork > first {
-            return self.lineage.digest_at(self.spi, See::Latest, fork - 1);
-        }
-        let _owner = AsOwner::switch();
-        let sid = if first > 0 { self.lineage.stretches()[0].sid } else { self.sid() };
-        Base::of(self.spi, See::Latest, sid).map(|base| base.previous)
+        self.lineage.digest_at(self.spi, See::Latest, fork - 1)
     }
 
     /// SE007 unless the next entry lands at `expected`.

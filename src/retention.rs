@@ -1,6 +1,7 @@
 //! Retention: trimming the beginning of a log, and erasing the content of entries. What stays verifies.
 
-use agent_sessions_core::chain::trim_payload;
+use agent_sessions_core::chain::{erase_payload, trim_payload};
+use agent_sessions_core::digest::Digest;
 use agent_sessions_core::error::Error;
 use agent_sessions_core::name;
 use agent_sessions_core::word::{OnMissing, Op};
@@ -79,7 +80,8 @@ pub fn session_trim(call: &mut Call) -> Returns {
     let spi = Spi::connect();
     let Some(log) = Log::open(&spi, &address, OnMissing::Error)? else { return Ok(None) };
     log.head.admit(lease)?;
-    let base = keep_from.min(log.next_position());
+    // The newest entry stays: what the trim entry is about lies before it.
+    let base = keep_from.min(log.next_position() - 1);
     let kept_tail = if force { None } else { history::newest_summary(&spi, See::Now, &log.lineage) };
     let base = kept_tail.and_then(|summary| summary.kept_from()).map_or(base, |kept_from| kept_from.min(base));
     if base <= log.lineage.own().from || deletion::is_needed(&spi, log.sid()) {
@@ -89,13 +91,18 @@ pub fn session_trim(call: &mut Call) -> Returns {
     let _owner = AsOwner::switch();
     let payload = trim_payload(&digest);
     log.write(&[Draft { payload: Some(Json::from_part(&payload)), ..Draft::about(Op::Trim, base) }], lease);
+    move_base(&spi, log.sid(), base, &digest);
     let [sid, base] = [log.sid(), base].map(|value| Some(Datum::from(value)));
-    MOVE_BASE.run(&spi, See::Now, &[sid, base, Some(bytes_datum(&digest))]);
     DROP_DELTAS_BEFORE.run(&spi, See::Latest, &[sid, base]);
     let removed = REMOVE.run(&spi, See::Latest, &[sid, base]).len() as i64;
     // A branch that has left its inheritance behind needs its ancestors no longer.
     deletion::collect(&spi, log.head.origin.branched_from);
     Ok(Some(Datum::from(removed)))
+}
+
+/// Moves the base of a log to where a trim entry says that it is. As the owner.
+pub fn move_base(spi: &Spi, sid: i64, base: i64, digest: &Digest) {
+    MOVE_BASE.run(spi, See::Now, &[Some(Datum::from(sid)), Some(Datum::from(base)), Some(bytes_datum(digest))]);
 }
 
 pub fn session_erase(call: &mut Call) -> Returns {
@@ -125,6 +132,8 @@ pub fn session_erase(call: &mut Call) -> Returns {
         item_id: item_id.map(str::to_owned),
         reason: "no entry with a content is there",
     })?;
+    // What the caller brings for the ancestors is among it, too.
+    let _lease = Given::to_triggers(lease);
     // From branch to source, as every call locks that locks both.
     let mut erased = 0;
     for stretch in log.lineage.stretches().iter().rev() {
@@ -161,7 +170,7 @@ fn erase(
         return Ok(0);
     }
     let revisions: Vec<i64> = entries.iter().copied().filter(|entry| *entry != place).collect();
-    let payload = serde_json::json!({ "reason": reason, "revisions": revisions }).to_string();
+    let payload = erase_payload(reason, &revisions);
     let draft = Draft { payload: Some(Json::from_part(&payload)), ..Draft::about(Op::Erase, place) };
     // The entry that says so stands in the log that held the content: an ancestor's tells it to all of its branches.
     if stretch.is_inherited {
@@ -170,7 +179,7 @@ fn erase(
             item_id: None,
             reason: "the entry is inherited from a session that is not visible",
         })?;
-        head.admit(lease)?;
+        head.admit(None)?;
         let _owner = AsOwner::switch();
         let ancestor = Log::of(log.spi, head).ok_or(Error::ItemNotFound {
             target: Some(place),
@@ -182,7 +191,6 @@ fn erase(
         let _owner = AsOwner::switch();
         log.write(&[draft], lease);
     }
-    let _lease = Given::to_triggers(lease);
     let _owner = AsOwner::switch();
     let positions: Vec<_> = entries.iter().map(|entry| Some(Datum::from(*entry))).collect();
     ERASE.run(log.spi, See::Latest, &[sid, Some(array(Element::Int8, &positions))]);

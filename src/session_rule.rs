@@ -104,6 +104,18 @@ static PARENT: KeptPlan = KeptPlan::new(
     &[INT8OID, pgrx::pg_sys::TEXTOID],
 );
 
+static SUB_SESSION: KeptPlan = KeptPlan::new(
+    c"select from agent_sessions.session s \
+      where s.sid operator(pg_catalog.=) $1 and s.parent_sid operator(pg_catalog.=) $2",
+    &[INT8OID, INT8OID],
+);
+
+static HOLDS: KeptPlan = KeptPlan::new(
+    c"select from agent_sessions.session_item i \
+      where i.sid operator(pg_catalog.=) $1 and i.position operator(pg_catalog.=) $2",
+    &[INT8OID, INT8OID],
+);
+
 static TRIMS: KeptPlan = KeptPlan::new(
     c"select i.payload from agent_sessions.session_item i \
       where i.sid operator(pg_catalog.=) $1 and i.target operator(pg_catalog.=) $2 and i.op operator(pg_catalog.=) 'trim'",
@@ -229,10 +241,14 @@ fn is_finite(at: Option<i64>) -> bool {
 fn check_parent(row: &Tuple) -> Result<(), Error> {
     let Some(parent) = row.datum(PARENT_SID) else { return Ok(()) };
     let spi = Spi::connect();
-    if PARENT.run(&spi, See::Now, &[Some(parent), row.datum(TENANT)]).len() == 0 {
-        return Err(head::unknown(parent.value() as i64));
+    let lock_parent = || PARENT.run(&spi, See::Now, &[Some(parent), row.datum(TENANT)]).len() > 0;
+    if lock_parent() {
+        return Ok(());
     }
-    Ok(())
+    // A branch is below its source's parent, visible or not.
+    let is_source_below = SUB_SESSION.run(&spi, See::Now, &[row.datum(BRANCHED_FROM), Some(parent)]).len() > 0;
+    let _owner = is_source_below.then(AsOwner::switch);
+    if is_source_below && lock_parent() { Ok(()) } else { Err(head::unknown(parent.value() as i64)) }
 }
 
 /// Gives a branch the digest that its inherited log ends with. SE002 unless the caller may see the session that it branches
@@ -264,6 +280,7 @@ pub fn on_session_update<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     setting::commit_as_before();
     let (old, mut new) = (trigger.row(TYPES), trigger.new_row(TYPES));
     check_identity(&old, &new)?;
+    check_source(&old, &new)?;
     check_base(&old, &new)?;
     check_hiding(&old, &new)?;
     let now = clock();
@@ -340,10 +357,23 @@ fn change_lease(old: &Tuple, new: &mut Tuple) -> Result<(), Error> {
 /// SE014 for what makes the session what it is.
 fn check_identity(old: &Tuple, new: &Tuple) -> Result<(), Error> {
     let texts = [TENANT, AGENT_ID, SESSION_ID, FORK_DIGEST];
-    let words = [SID, PARENT_SID, BRANCHED_FROM, FORK_POSITION, CREATED_AT];
+    let words = [SID, PARENT_SID, FORK_POSITION, CREATED_AT];
     let same = texts.iter().all(|&column| new.same_bytes(old, column))
         && words.iter().all(|&column| new.same_word(old, column));
     allow(same, "identity, creation and lineage are not changed by UPDATE")
+}
+
+/// A branch lets go of its source once it holds copies of what it inherits, and only for the owner, as whom the engine flattens.
+fn check_source(old: &Tuple, new: &Tuple) -> Result<(), Error> {
+    if new.same_word(old, BRANCHED_FROM) {
+        return Ok(());
+    }
+    let holds_copies = || {
+        let last_copy = new.int8(FORK_POSITION).map(|fork| Datum::from(fork - 1));
+        HOLDS.run(&Spi::connect(), See::Latest, &[new.datum(SID), last_copy]).len() > 0
+    };
+    let lets_go = new.datum(BRANCHED_FROM).is_none() && catalog::is_owner() && holds_copies();
+    allow(lets_go, "the source is given up by session_flatten")
 }
 
 /// The base only moves on, to where a trim entry says that it is, and only for the owner, as whom the engine trims.

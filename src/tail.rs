@@ -3,7 +3,7 @@
 use agent_sessions_core::digest::Digest;
 use pgrx::pg_sys::{Datum, INT8OID};
 
-use crate::head::Base;
+use crate::head::{Base, Head};
 use crate::postgres::catalog::one_snapshot;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::{raise, value};
@@ -25,26 +25,30 @@ impl Tail {
     ///
     /// 40001 if the transaction has one snapshot and that does not see the tail. A head that others have only locked raises
     /// nothing by itself, so the tail is read as it is committed, and compared with what the snapshot shows.
-    pub fn of(spi: &Spi, sid: i64) -> Option<Tail> {
+    pub fn of(spi: &Spi, head: &Head) -> Option<Tail> {
         if !one_snapshot() {
-            return Tail::read(spi, See::Now, sid);
+            return Tail::read(spi, See::Now, head);
         }
-        let latest = Tail::read(spi, See::Latest, sid);
-        let seen = Tail::read(spi, See::Now, sid);
+        let latest = Tail::read(spi, See::Latest, head);
+        let seen = Tail::read(spi, See::Now, head);
         if latest.map(|tail| tail.next_position) != seen.map(|tail| tail.next_position) {
             raise::serialization_failure();
         }
         latest
     }
 
-    fn read(spi: &Spi, see: See, sid: i64) -> Option<Tail> {
-        let rows = LAST.run(spi, see, &[Some(Datum::from(sid))]);
-        match rows.first() {
-            Some(row) => {
-                Some(Tail { next_position: row.int8(0)? + 1, previous: row.bytes(1).and_then(value::digest)? })
-            }
-            None => Base::of(spi, see, sid).map(|base| Tail { next_position: base.position, previous: base.previous }),
+    fn read(spi: &Spi, see: See, head: &Head) -> Option<Tail> {
+        let rows = LAST.run(spi, see, &[Some(Datum::from(head.sid))]);
+        let Some(row) = rows.first() else {
+            let base = Base::of(spi, see, head.sid)?;
+            return Some(Tail { next_position: base.position, previous: base.previous });
+        };
+        let tail = Tail { next_position: row.int8(0)? + 1, previous: row.bytes(1).and_then(value::digest)? };
+        if head.origin.is_flattened() && head.origin.fork_position == Some(tail.next_position) {
+            let (_, previous) = Base::of(spi, see, head.sid)?.rejoin?;
+            return Some(Tail { previous, ..tail });
         }
+        Some(tail)
     }
 
     /// The tail after an entry of that digest.

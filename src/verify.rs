@@ -1,12 +1,12 @@
 //! Verifying a session's log, what it inherits included.
 
-use agent_sessions_core::chain::{Entry, Start, Walk};
+use agent_sessions_core::chain::{Entry, Start, Verdict, Walk};
 use agent_sessions_core::digest::Link;
 use pgrx::pg_sys::{Datum, INT8OID};
 
 use crate::address;
 use crate::head::Base;
-use crate::lineage::Lineage;
+use crate::lineage::{Lineage, Stretch};
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
@@ -40,11 +40,24 @@ pub fn session_verify(call: &mut Call) -> Returns {
 
     let spi = Spi::connect();
     let Some(lineage) = Lineage::find(&spi, See::Caller, &address) else { return Ok(None) };
+    let Some(verdict) = walk(&spi, lineage.stretches()) else { return Ok(None) };
+    set.put(&[
+        Some(Datum::from(verdict.entries)),
+        Some(Datum::from(verdict.redacted)),
+        Some(Datum::from(verdict.fault.is_none())),
+        verdict.fault.map(|(position, _)| Datum::from(position)),
+        verdict.fault.map(|(_, reason)| text_datum(reason)),
+    ]);
+    Ok(None)
+}
+
+/// Walks stretches of a log, the oldest first; `None` if one of their sessions is gone.
+pub fn walk(spi: &Spi, stretches: &[Stretch]) -> Option<Verdict> {
     // As the owner: an entry whose tenant or agent was changed is hidden from the caller, and has to be found.
     let _owner = AsOwner::switch();
     let mut walk = Walk::default();
-    for stretch in lineage.stretches() {
-        let Some(base) = Base::of(&spi, See::Caller, stretch.sid) else { return Ok(None) };
+    for stretch in stretches {
+        let base = Base::of(spi, See::Caller, stretch.sid)?;
         let start = Start {
             tenant: &base.tenant,
             agent_id: &base.agent_id,
@@ -55,18 +68,19 @@ pub fn session_verify(call: &mut Call) -> Returns {
         };
         walk.enter(&start);
         let bounds = [Some(Datum::from(stretch.sid)), Some(Datum::from(stretch.until))];
-        ENTRIES.stream(&spi, &bounds, |rows| rows.iter().for_each(|row| walk.step(&start, &entry(row))));
-        EXPLANATIONS.stream(&spi, &bounds, |rows| rows.iter().for_each(|row| walk.explain(&entry(row))));
+        ENTRIES.stream(spi, &bounds, |rows| {
+            for entry in rows.iter().map(entry) {
+                if let Some((fork, digest)) = base.rejoin
+                    && fork == entry.link.position
+                {
+                    walk.rejoin(digest);
+                }
+                walk.step(&start, &entry);
+            }
+        });
+        EXPLANATIONS.stream(spi, &bounds, |rows| rows.iter().for_each(|row| walk.explain(&entry(row))));
     }
-    let verdict = walk.finish();
-    set.put(&[
-        Some(Datum::from(verdict.entries)),
-        Some(Datum::from(verdict.redacted)),
-        Some(Datum::from(verdict.fault.is_none())),
-        verdict.fault.map(|(position, _)| Datum::from(position)),
-        verdict.fault.map(|(_, reason)| text_datum(reason)),
-    ]);
-    Ok(None)
+    Some(walk.finish())
 }
 
 fn entry(row: Row<'_>) -> Entry<'_> {

@@ -1,6 +1,6 @@
 //! Walking a log from its first entry to its last, and telling where it first stops being what was written.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use crate::digest::{self, Digest, Link, hex};
 use crate::word::Op;
@@ -56,8 +56,8 @@ pub struct Walk {
     previous: Digest,
     entries: i64,
     redacted: i64,
-    /// Redacted entries of the session that no erase entry has covered yet, each with the item that it is about.
-    unexplained: BTreeMap<i64, i64>,
+    /// Redacted entries of the session that no erase entry has named yet.
+    unexplained: BTreeSet<i64>,
     /// The base of the session's log and the digest before it, until a trim entry has named them.
     unexplained_base: Option<(i64, Digest)>,
     fault: Option<Fault>,
@@ -78,14 +78,18 @@ impl Walk {
         self.unexplained_base = start.trimmed.then_some((start.position, start.previous));
     }
 
+    /// Goes on in the same session with entries that link to something else than those before: a flattened branch's own, behind
+    /// the copies of what it inherited.
+    pub fn rejoin(&mut self, previous: Digest) {
+        self.previous = previous;
+    }
+
     /// Takes the next entry in the order of positions.
     pub fn step(&mut self, start: &Start, entry: &Entry) {
         self.entries += 1;
         if entry.salt.is_none() {
-            let Link { position, op, target, .. } = entry.link;
             self.redacted += 1;
-            let about = if op == Op::Revise.as_str() { target.unwrap_or(position) } else { position };
-            self.unexplained.insert(position, about);
+            self.unexplained.insert(entry.link.position);
         }
         self.explain(entry);
         if self.fault.is_none() {
@@ -101,7 +105,7 @@ impl Walk {
     pub fn explain(&mut self, entry: &Entry) {
         let Link { op, target, .. } = entry.link;
         if op == Op::Erase.as_str() {
-            self.unexplained.retain(|position, about| target != Some(*position) && target != Some(*about));
+            self.unexplained.retain(|position| !names_erased(target, entry.payload, *position));
         } else if op == Op::Trim.as_str()
             && let Some((position, digest)) = self.unexplained_base
             && target == Some(position)
@@ -120,7 +124,7 @@ impl Walk {
         if let Some((position, _)) = self.unexplained_base.take() {
             self.note((position, "the log begins later, and no trim entry says so"));
         }
-        if let Some(&position) = std::mem::take(&mut self.unexplained).keys().next() {
+        if let Some(&position) = std::mem::take(&mut self.unexplained).first() {
             self.note((position, "the content is gone, and no erase entry says so"));
         }
     }
@@ -158,6 +162,20 @@ impl Walk {
         }
         None
     }
+}
+
+/// The payload of an erase entry: the reason, and which revisions of the item at its target have lost their content too.
+pub fn erase_payload(reason: Option<&str>, revisions: &[i64]) -> String {
+    serde_json::json!({ "reason": reason, "revisions": revisions }).to_string()
+}
+
+/// Whether an erase entry names the content at `position`: as its target, or among the revisions in its payload.
+pub fn names_erased(target: Option<i64>, payload: Option<&str>, position: i64) -> bool {
+    let among_revisions = |payload| {
+        let payload = serde_json::from_str::<serde_json::Value>(payload).ok()?;
+        Some(payload["revisions"].as_array()?.iter().any(|revision| revision.as_i64() == Some(position)))
+    };
+    target == Some(position) || payload.and_then(among_revisions).unwrap_or(false)
 }
 
 /// The payload of a trim entry: the digest before the new base, in hex.
@@ -325,8 +343,12 @@ mod tests {
         redact(&mut erased[1]);
         redact(&mut erased[2]);
         assert_eq!(fault(&erased), Some(1));
-        write(&mut erased, "erase", Some(1), "{}");
+        let named = erased.clone();
+        write(&mut erased, "erase", Some(1), &erase_payload(None, &[2]));
         assert_eq!(walk(start(), &erased), Verdict { entries: 5, redacted: 2, fault: None });
+        let mut alone = named;
+        write(&mut alone, "erase", Some(1), &erase_payload(None, &[]));
+        assert_eq!(fault(&alone), Some(2));
         redact(&mut erased[3]);
         assert_eq!(fault(&erased), Some(3));
         let mut revision_only = log();
@@ -396,6 +418,23 @@ mod tests {
         write(&mut parent, "erase", Some(1), "{}");
         let explained = lineage(&[(start(), &parent[..2], &parent[2..]), (fork, &own[..2], &[])]);
         assert_eq!(explained, Verdict { entries: 4, redacted: 1, fault: None });
+    }
+
+    #[test]
+    fn a_flattened_branch_verifies_by_itself() {
+        let (_, fork, own) = branched();
+        let copies = &log()[..2];
+        let flattened = |rejoin: Digest| {
+            let mut walk = Walk::default();
+            let start = Start { agent_id: "b", ..start() };
+            walk.enter(&start);
+            copies.iter().for_each(|row| walk.step(&start, &Entry { agent_id: "b", ..entry(row) }));
+            walk.rejoin(rejoin);
+            own.iter().for_each(|row| walk.step(&start, &entry(row)));
+            walk.finish()
+        };
+        assert_eq!(flattened(fork.previous), Verdict { entries: 4, redacted: 0, fault: None });
+        assert_eq!(flattened([0; 32]).fault.map(|fault| fault.0), Some(2));
     }
 
     #[test]

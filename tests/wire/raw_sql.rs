@@ -929,7 +929,7 @@ async fn a_full_row_of_the_owner_is_checked_against_the_chain() {
     owner.run(&format!("{} where position = 5", restore(""))).await;
     writer.assert_dense("s", 6).await;
 
-    // Before its session is there, an entry is checked against its content and its predecessor.
+    // Before its session is there, an entry is checked against its content; what it links to is for session_verify.
     superuser
         .run("set session_replication_role = replica; create table public.heads as table agent_sessions.session;
               delete from agent_sessions.session; delete from agent_sessions.session_item; reset session_replication_role")
@@ -939,7 +939,8 @@ async fn a_full_row_of_the_owner_is_checked_against_the_chain() {
         "SE017"
     );
     owner.run(&format!("{} where position = 0", restore(""))).await;
-    assert_sqlstate!(owner.batch_execute(&format!("{} where position = 1", restore(flipped))).await, "SE017");
+    let resalted = restore("salt = gen_random_uuid()");
+    assert_sqlstate!(owner.batch_execute(&format!("{resalted} where position = 1")).await, "SE017");
     owner.run(&format!("{} where position > 0 order by position", restore(""))).await;
     assert_eq!(owner.value::<i64>("select count(*) from agent_sessions.session", &[]).await, 0, "no head is made");
     let partial = "insert into agent_sessions.session_item (sid, payload) select sid, '1' from public.saved limit 1";

@@ -298,6 +298,7 @@ const FUNCTIONS: &[Function] = &[
             ("lease", "null"),
         ],
     ),
+    function("session_flatten", Writer, MISSING, &[("session_id", "'s'"), ("agent_id", "''"), ("lease", "null")]),
     function(
         "session_trim",
         Writer,

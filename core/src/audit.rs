@@ -1,0 +1,247 @@
+//! The audit chain: the text of an event that is hashed, its hash, and the walk that checks them.
+//!
+//! `hash = 'sha256:' || hex(sha256(prev_hash || '\n' || data))`, and the first event's `prev_hash` is [`GENESIS`].
+
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+
+use crate::digest::{Digest, hex};
+use crate::timestamp;
+
+/// What the first event of a stream is linked to.
+pub const GENESIS: &str = "sha256:0000000000000000000000000000000000000000000000000000000000000000";
+
+/// The columns of an event that its text repeats. Times are microseconds since 2000-01-01 UTC.
+#[derive(Clone, Copy, Debug)]
+pub struct Columns<'a> {
+    pub tenant: &'a str,
+    pub stream: &'a str,
+    pub event_id: Option<&'a str>,
+    pub occurred_at: i64,
+    pub recorded_at: i64,
+    pub action: &'a str,
+    pub actor: Option<&'a str>,
+    pub target: Option<&'a str>,
+    pub session_id: Option<&'a str>,
+    pub status: Option<&'a str>,
+    /// The text of the stored jsonb.
+    pub attrs: Option<&'a str>,
+}
+
+/// The text of an event, as it is hashed: an object of its seq, its columns that are not NULL, and as the last key its payload
+/// as it was given. `None` if a time is outside of the years 0 to 9999.
+pub fn data(seq: i64, columns: &Columns, payload: &str) -> Option<String> {
+    let mut data = head(seq, columns)?;
+    data.push_str(payload);
+    data.push('}');
+    Some(data)
+}
+
+/// The part of the text that the columns determine.
+fn head(seq: i64, columns: &Columns) -> Option<String> {
+    let times = [("occurred_at", columns.occurred_at), ("recorded_at", columns.recorded_at)];
+    let mut head = format!("{{\"seq\":{seq}");
+    let mut text = |key: &str, value: &str| {
+        head.push_str(&format!(",\"{key}\":{}", Value::from(value)));
+    };
+    text("tenant", columns.tenant);
+    text("stream", columns.stream);
+    for (key, at) in times {
+        text(key, &timestamp::format(at)?);
+    }
+    let labels = [
+        ("event_id", columns.event_id),
+        ("action", Some(columns.action)),
+        ("actor", columns.actor),
+        ("target", columns.target),
+        ("session_id", columns.session_id),
+        ("status", columns.status),
+    ];
+    labels.into_iter().filter_map(|(key, value)| Some((key, value?))).for_each(|(key, value)| text(key, value));
+    if let Some(attrs) = columns.attrs {
+        head.push_str(",\"attrs\":");
+        head.push_str(attrs);
+    }
+    head.push_str(",\"payload\":");
+    Some(head)
+}
+
+/// The payload in an event's text.
+pub fn payload(data: &str) -> Option<&str> {
+    #[derive(Deserialize)]
+    struct Text<'a> {
+        #[serde(borrow)]
+        payload: &'a RawValue,
+    }
+    serde_json::from_str::<Text>(data).ok().map(|text| text.payload.get())
+}
+
+pub fn hash(prev_hash: &str, data: &str) -> String {
+    let digest: Digest = Sha256::new().chain_update(prev_hash).chain_update("\n").chain_update(data).finalize().into();
+    format!("sha256:{}", hex(&digest))
+}
+
+/// An event as it is stored.
+#[derive(Clone, Copy, Debug)]
+pub struct Event<'a> {
+    pub seq: i64,
+    pub prev_hash: &'a str,
+    pub hash: &'a str,
+    pub data: &'a str,
+    /// Whether the columns say what the text says, if that is known otherwise: for an imported event.
+    pub columns: Result<Columns<'a>, bool>,
+}
+
+/// A walk along a stream's events in the order of seq.
+pub struct Walk {
+    next_seq: i64,
+    prev_hash: String,
+    entries: i64,
+    fault: Option<(i64, &'static str)>,
+}
+
+impl Walk {
+    /// Begins at `seq`, whose event is linked to `prev_hash`.
+    pub fn from(seq: i64, prev_hash: &str) -> Walk {
+        Walk { next_seq: seq, prev_hash: prev_hash.to_owned(), entries: 0, fault: None }
+    }
+
+    pub fn step(&mut self, event: &Event) {
+        self.entries += 1;
+        if self.fault.is_none() {
+            self.fault = self.check(event).map(|reason| (self.next_seq, reason));
+        }
+        self.next_seq = event.seq + 1;
+        event.hash.clone_into(&mut self.prev_hash);
+    }
+
+    fn check(&self, event: &Event) -> Option<&'static str> {
+        if event.seq != self.next_seq {
+            return Some("the event is missing");
+        }
+        if event.prev_hash != self.prev_hash {
+            return Some("the event is linked to another one");
+        }
+        if hash(event.prev_hash, event.data) != event.hash {
+            return Some("the event is not what was written");
+        }
+        let agree = match event.columns {
+            Ok(columns) => head(event.seq, &columns).is_some_and(|head| event.data.starts_with(&head)),
+            Err(agree) => agree,
+        };
+        if agree { None } else { Some("the columns are not what was written") }
+    }
+
+    /// The seq and hash of the last event, or of what the first is linked to.
+    pub fn head(&self) -> (i64, &str) {
+        (self.next_seq - 1, &self.prev_hash)
+    }
+
+    pub fn entries(&self) -> i64 {
+        self.entries
+    }
+
+    /// The first seq that is not as it was written, and why.
+    pub fn fault(&self) -> Option<(i64, &'static str)> {
+        self.fault
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COLUMNS: Columns = Columns {
+        tenant: "acme",
+        stream: "",
+        event_id: Some("e\"1"),
+        occurred_at: 0,
+        recorded_at: 1,
+        action: "login",
+        actor: None,
+        target: Some("\u{1F680}\n"),
+        session_id: None,
+        status: Some("ok"),
+        attrs: Some("{\"a\": 1}"),
+    };
+
+    #[test]
+    fn the_text_of_an_event() {
+        assert_eq!(
+            data(7, &COLUMNS, "{\"b\":1,\"a\":\"\\u0000\"}").unwrap(),
+            "{\"seq\":7,\"tenant\":\"acme\",\"stream\":\"\",\"occurred_at\":\"2000-01-01T00:00:00.000000Z\",\
+             \"recorded_at\":\"2000-01-01T00:00:00.000001Z\",\"event_id\":\"e\\\"1\",\"action\":\"login\",\
+             \"target\":\"\u{1F680}\\n\",\"status\":\"ok\",\"attrs\":{\"a\": 1},\
+             \"payload\":{\"b\":1,\"a\":\"\\u0000\"}}"
+        );
+        assert_eq!(data(1, &Columns { occurred_at: i64::MAX, ..COLUMNS }, "1"), None);
+    }
+
+    #[test]
+    fn a_payload_is_found_as_it_was_given() {
+        for given in ["{\"b\":1, \"b\":2}", "\"\\u0000\\ud83d\"", "1e400000", "null", "[ 1 ]"] {
+            let data = data(1, &Columns { attrs: Some("{\"payload\": 0}"), ..COLUMNS }, given).unwrap();
+            assert_eq!(payload(&data), Some(given));
+        }
+        assert_eq!(payload("{\"a\":1}"), None);
+    }
+
+    #[test]
+    fn the_published_formula() {
+        // printf 'sha256:%064d\n{"a":1}' 0 | sha256sum
+        assert_eq!(
+            hash(GENESIS, "{\"a\":1}"),
+            "sha256:fb266d6f8c297721fd1c1ae3e0de21556f01240660a0057000be727e7ea7f43a"
+        );
+    }
+
+    fn chain() -> Vec<(i64, String, String, String)> {
+        let mut prev = GENESIS.to_owned();
+        (1..=4)
+            .map(|seq| {
+                let data = data(seq, &COLUMNS, &seq.to_string()).unwrap();
+                let hash = hash(&prev, &data);
+                (seq, std::mem::replace(&mut prev, hash.clone()), hash, data)
+            })
+            .collect()
+    }
+
+    fn fault(chain: &[(i64, String, String, String)], columns: Result<Columns, bool>) -> Option<i64> {
+        let mut walk = Walk::from(1, GENESIS);
+        for (seq, prev_hash, hash, data) in chain {
+            walk.step(&Event { seq: *seq, prev_hash, hash, data, columns });
+        }
+        walk.fault().map(|(seq, _)| seq)
+    }
+
+    #[test]
+    fn what_was_written_verifies() {
+        assert_eq!(fault(&chain(), Ok(COLUMNS)), None);
+        assert_eq!(fault(&chain(), Err(true)), None);
+        let mut walk = Walk::from(3, &chain()[1].2);
+        for (seq, prev_hash, hash, data) in &chain()[2..] {
+            walk.step(&Event { seq: *seq, prev_hash, hash, data, columns: Ok(COLUMNS) });
+        }
+        assert_eq!((walk.fault(), walk.entries(), walk.head()), (None, 2, (4, chain()[3].2.as_str())));
+    }
+
+    #[test]
+    fn tampering_is_found_where_it_is() {
+        let mut changed = chain();
+        changed[2].3 = changed[2].3.replace("login", "logout");
+        assert_eq!(fault(&changed, Ok(COLUMNS)), Some(3));
+        for at in 0..3 {
+            let mut cut = chain();
+            cut.remove(at);
+            assert_eq!(fault(&cut, Ok(COLUMNS)), Some(at as i64 + 1));
+        }
+        let mut swapped = chain();
+        swapped.swap(1, 2);
+        assert_eq!(fault(&swapped, Ok(COLUMNS)), Some(2));
+        assert_eq!(fault(&chain(), Ok(Columns { status: None, ..COLUMNS })), Some(1));
+        assert_eq!(fault(&chain(), Ok(Columns { tenant: "other", ..COLUMNS })), Some(1));
+        assert_eq!(fault(&chain(), Err(false)), Some(1));
+    }
+}

@@ -1,0 +1,133 @@
+//! Flattening a branch: it gets copies of what it inherits, and lets go of its source.
+//!
+//! The copies are chained anew, from the branch's own genesis; its own entries keep their links.
+
+use agent_sessions_core::chain::{erase_payload, trim_payload};
+use agent_sessions_core::digest::{Digest, Link};
+use agent_sessions_core::error::Error;
+use agent_sessions_core::word::{OnMissing, Op};
+use pgrx::pg_sys::{BYTEAOID, Datum, INT8OID, TEXTOID};
+
+use crate::address::Address;
+use crate::deletion;
+use crate::draft::Draft;
+use crate::head::Base;
+use crate::lineage::Stretch;
+use crate::log::Log;
+use crate::postgres::call::{Call, Returns};
+use crate::postgres::owner::AsOwner;
+use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::value::{self, Json, bytes_datum, text_datum};
+use crate::retention;
+use crate::verify;
+
+static ENTRIES: KeptPlan = KeptPlan::new(
+    c"select i.position, i.op, i.kind, i.item_id, i.tag, i.author, i.target, i.created_at, i.content_digest, i.salt \
+      from agent_sessions.session_item i \
+      where i.sid operator(pg_catalog.=) $1 and i.position operator(pg_catalog.>=) $2 \
+        and i.position operator(pg_catalog.<) $3 order by i.position",
+    &[INT8OID, INT8OID, INT8OID],
+);
+
+static COPY: KeptPlan = KeptPlan::new(
+    c"insert into agent_sessions.session_item (sid, position, tenant, agent_id, op, kind, item_id, tag, author, target, \
+        payload, attrs, salt, content_digest, digest, created_at) \
+      select $3, i.position, $4, $5, i.op, i.kind, i.item_id, i.tag, i.author, i.target, i.payload, i.attrs, i.salt, \
+        i.content_digest, $6, i.created_at \
+      from agent_sessions.session_item i \
+      where i.sid operator(pg_catalog.=) $1 and i.position operator(pg_catalog.=) $2",
+    &[INT8OID, INT8OID, INT8OID, TEXTOID, TEXTOID, BYTEAOID],
+);
+
+static LET_GO: KeptPlan = KeptPlan::new(
+    c"update agent_sessions.session set branched_from = null where sid operator(pg_catalog.=) $1",
+    &[INT8OID],
+);
+
+pub fn session_flatten(call: &mut Call) -> Returns {
+    let session_id = call.text();
+    let agent_id = call.text();
+    let lease = call.text();
+    let address = Address::resolve(session_id, agent_id)?;
+
+    let spi = Spi::connect();
+    let Some(log) = Log::open(&spi, &address, OnMissing::Error)? else { return Ok(None) };
+    log.head.admit(lease)?;
+    let inherited = log.lineage.inherited();
+    if inherited.is_empty() {
+        return Ok(Some(Datum::from(0_i64)));
+    }
+    // What is broken must not be chained anew, as if it had been written so.
+    if let Some((position, _)) = verify::walk(&spi, log.lineage.stretches()).and_then(|verdict| verdict.fault) {
+        return Err(Error::DigestMismatch { column: "digest", position });
+    }
+    let Some(base) = Base::of(&spi, See::Latest, log.sid()) else { return Err(address.not_found(&spi)) };
+    let first = log.lineage.first_position();
+    let _owner = AsOwner::switch();
+    let oldest = Base::of(&spi, See::Latest, inherited[0].sid).filter(|oldest| oldest.is_trimmed);
+    let start = oldest.map_or(base.unforked, |oldest| oldest.previous);
+    let copies = copy(&log, inherited, start);
+
+    // The copies are the branch's own now: so has to be what explains them.
+    let trimmed = trim_payload(&start);
+    let trim = Draft { payload: Some(Json::from_part(&trimmed)), ..Draft::about(Op::Trim, first) };
+    let erased = erase_payload(None, &[]);
+    let erasures = copies
+        .redacted
+        .iter()
+        .map(|position| Draft { payload: Some(Json::from_part(&erased)), ..Draft::about(Op::Erase, *position) });
+    let drafts: Vec<Draft> = (first > 0).then_some(trim).into_iter().chain(erasures).collect();
+    log.write(&drafts, lease);
+    LET_GO.run(&spi, See::Now, &[Some(Datum::from(log.sid()))]);
+    if first > 0 {
+        retention::move_base(&spi, log.sid(), first, &start);
+    }
+    deletion::collect(&spi, log.head.origin.branched_from);
+    Ok(Some(Datum::from(copies.count)))
+}
+
+struct Copies {
+    count: i64,
+    /// Where entries stand whose content was erased.
+    redacted: Vec<i64>,
+}
+
+/// Copies the stretches into the branch's own log, chained from `start` on.
+fn copy(log: &Log, inherited: &[Stretch], start: Digest) -> Copies {
+    let mut copies = Copies { count: 0, redacted: Vec::new() };
+    let mut previous = start;
+    for stretch in inherited {
+        let bounds = [stretch.sid, stretch.from, stretch.until].map(|bound| Some(Datum::from(bound)));
+        ENTRIES.stream(log.spi, &bounds, |rows| {
+            for row in rows.iter() {
+                let position = row.int8(0).unwrap_or_default();
+                let link = Link {
+                    position,
+                    op: row.text(1).unwrap_or_default(),
+                    kind: row.text(2),
+                    item_id: row.text(3),
+                    tag: row.text(4),
+                    author: row.text(5),
+                    target: row.int8(6),
+                    created_at: row.int8(7).unwrap_or_default(),
+                };
+                let content = row.bytes(8).and_then(value::digest).unwrap_or_default();
+                previous = link.digest(&previous, &content);
+                let entry = [
+                    Some(Datum::from(stretch.sid)),
+                    Some(Datum::from(position)),
+                    Some(Datum::from(log.sid())),
+                    Some(text_datum(&log.head.tenant)),
+                    Some(text_datum(&log.head.agent_id)),
+                    Some(bytes_datum(&previous)),
+                ];
+                COPY.run(log.spi, See::Now, &entry);
+                copies.count += 1;
+                if row.uuid(9).is_none() {
+                    copies.redacted.push(position);
+                }
+            }
+        });
+    }
+    copies
+}
