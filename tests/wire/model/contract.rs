@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::compare::{Row, row};
-use super::plan::{Call, Document, Given, Item, Lease, Name, Number, OnConflict, NAMES, OnMissing, Page, Step, Which, Who};
+use super::plan::{Call, Document, Given, Item, Kind, Lease, Name, Number, OnConflict, NAMES, OnMissing, Page, Step, Which, Who};
 
 /// What a refused call is told: its code, and in DETAIL at least these members.
 #[derive(Debug, PartialEq)]
@@ -364,6 +364,7 @@ impl Model {
                 let source = self.branch_source(name, lease, value(at_target), *at_item_id, *at_tag)?;
                 self.branch(source, to.name(), *inherit, *seed, *title)
             }
+            Call::Flatten => self.flatten(name, lease),
             Call::Trim { keep_from, force } => self.trim(name, lease, keep_from.value(), *force),
             Call::Erase { target, item_id } => self.erase(name, lease, value(target), *item_id),
             Call::Delete { ignore } => {
@@ -625,30 +626,34 @@ impl Model {
         match on_conflict {
             OnConflict::Keep => Ok(Placed { position, outcome: "kept" }),
             OnConflict::Error if is_replay => Ok(Placed { position, outcome: "replayed" }),
+            OnConflict::Replace if is_same_item && self.shows(session, position, item.payload, item.attrs) => {
+                Ok(Placed { position, outcome: "replayed" })
+            }
             OnConflict::Replace if is_same_item => {
-                let revised = self.give_content(session, position, item.payload, item.attrs);
-                Ok(Placed { position, outcome: if revised.is_some() { "revised" } else { "replayed" } })
+                self.give_content(session, position, item.payload, item.attrs);
+                Ok(Placed { position, outcome: "revised" })
             }
             _ => refuse_telling("SE010", json!({"item_id": item.item_id, "position": position})),
         }
     }
 
-    /// Writes a revision, unless the item is live and has that content already; attrs that are not given stay.
+    /// Whether the item shows this content already; attrs that are not given stay.
+    fn shows(&self, session: usize, position: i64, payload: &str, attrs: Option<&str>) -> bool {
+        self.sessions[session].live_at(position).is_some_and(|live| {
+            self.payload(live.content) == Some(payload) && (attrs.is_none() || self.attrs(live.content) == attrs)
+        })
+    }
+
     fn give_content(
         &mut self,
         session: usize,
         position: i64,
         payload: &'static str,
         attrs: Option<&'static str>,
-    ) -> Option<i64> {
-        let stored = &self.sessions[session];
-        let content = stored.content(position).expect("the item has an entry");
+    ) -> i64 {
+        let content = self.sessions[session].content(position).expect("the item has an entry");
         let attrs = attrs.or(self.attrs(content));
-        let is_same = self.payload(content) == Some(payload) && self.attrs(content) == attrs;
-        if is_same && stored.live_at(position).is_some_and(|live| !live.is_open()) {
-            return None;
-        }
-        Some(self.write_content(session, Op::Revise, position, Some(payload), attrs))
+        self.write_content(session, Op::Revise, position, Some(payload), attrs)
     }
 
     /// The function is for live items; a plain INSERT may revive one, as on_conflict => 'replace' does.
@@ -668,11 +673,12 @@ impl Model {
         };
         let is_meant = |item: &&Entry| kind.is_none_or(|kind| item.kind == Some(kind));
         let Some(position) = item.filter(is_meant).map(|item| item.position) else { return refuse("SE011") };
-        if !may_revive && stored.live_at(position).is_none() {
-            return refuse("SE011");
+        match stored.live_at(position) {
+            None if !may_revive => refuse("SE011"),
+            // The same content closes an open item, and otherwise writes nothing.
+            Some(live) if !live.is_open() && self.shows(session, position, payload, attrs) => Ok(live.content.position),
+            _ => Ok(self.give_content(session, position, payload, attrs)),
         }
-        let unchanged = stored.content(position).expect("the item has an entry").position;
-        Ok(self.give_content(session, position, payload, attrs).unwrap_or(unchanged))
     }
 
     fn retract(&mut self, session: usize, targets: &[Number], item_ids: &[&str]) -> Outcome<usize> {
@@ -809,14 +815,60 @@ impl Model {
         self.sessions[session].deleted && !self.is_needed(session)
     }
 
+    /// What it inherits becomes its own: from now on it is erased on its own, here and in the branches of this session.
+    /// Further entries tell again what was trimmed and erased.
+    fn flatten(&mut self, name: Name, lease: &Lease) -> Outcome<Vec<Row>> {
+        let session = self.existing(name)?;
+        self.admit(session, lease)?;
+        let inherited = self.sessions[session].log.iter().filter(|entry| entry.holder != session);
+        let inherited: Vec<Entry> = inherited.cloned().collect();
+        let Some(first) = inherited.first().map(|entry| entry.position) else { return Ok(vec![row![0_i64]]) };
+        let mut copies = BTreeMap::new();
+        for entry in &inherited {
+            copies.insert(entry.serial, self.entries);
+            self.entries += 1;
+        }
+        for reader in self.branches_of(session) {
+            for entry in &mut self.sessions[reader].log {
+                if let Some(copy) = copies.get(&entry.serial) {
+                    (entry.serial, entry.holder) = (*copy, session);
+                }
+            }
+        }
+        if first > 0 {
+            self.write_about(session, Op::Trim, first);
+            self.sessions[session].base = first;
+        }
+        for entry in inherited.iter().filter(|entry| self.is_erased(entry)).cloned().collect::<Vec<_>>() {
+            self.erased.insert(copies[&entry.serial]);
+            self.write_about(session, Op::Erase, entry.position);
+        }
+        self.sessions[session].source = None;
+        self.written += 1;
+        Ok(vec![row![inherited.len()]])
+    }
+
+    /// The session, its branches, their branches, and so on.
+    fn branches_of(&self, session: usize) -> Vec<usize> {
+        let mut all = vec![session];
+        // A branch is younger than its source.
+        for (number, branch) in self.sessions.iter().enumerate() {
+            if branch.source.is_some_and(|source| all.contains(&source)) {
+                all.push(number);
+            }
+        }
+        all
+    }
+
     /// Removes own entries only: what is inherited goes from the log together with the first of these.
     fn trim(&mut self, name: Name, lease: &Lease, keep_from: i64, force: bool) -> Outcome<Vec<Row>> {
         let session = self.existing(name)?;
         self.admit(session, lease)?;
         let stored = &self.sessions[session];
-        let first_own = stored.base.max(stored.fork.unwrap_or(0));
+        let inherits_until = stored.source.and(stored.fork).unwrap_or(0);
+        let first_own = stored.base.max(inherits_until);
         let kept_from = stored.context().0.and_then(|summary| summary.item.target).filter(|_| !force);
-        let base = keep_from.min(stored.next).min(kept_from.unwrap_or(keep_from));
+        let base = keep_from.min(stored.next - 1).min(kept_from.unwrap_or(keep_from));
         if base <= first_own || self.is_needed(session) {
             return Ok(vec![row![0_i64]]);
         }
@@ -828,7 +880,7 @@ impl Model {
         Ok(vec![row![base - first_own]])
     }
 
-    /// The session that holds an erased entry tells of it, in its own log.
+    /// The session that holds an erased entry tells of it, in its own log. The chunks of an open item go, too.
     fn erase(
         &mut self,
         name: Name,
@@ -855,13 +907,12 @@ impl Model {
                 self.admit_indirectly(*holder, lease)?;
             }
         }
+        self.sessions[session].deltas.remove(&entry.position);
         for holder in holders {
+            self.sessions[holder].deltas.remove(&entry.position);
             self.write_about(holder, Op::Erase, entry.position);
         }
         self.erased.extend(erased.iter().map(|entry| entry.serial));
-        for of in [session, entry.holder] {
-            self.sessions[of].deltas.remove(&entry.position);
-        }
         Ok(vec![row![erased.len()]])
     }
 
@@ -964,13 +1015,22 @@ impl Model {
         let found = match who {
             Who::Is(name) => Some(name),
             Who::Existing(n) => one(n, existing().map(|session| session.name).collect()),
-            Who::Leased(n) => {
-                let leased = existing().filter(|session| session.lease.is_some());
-                return one(n, leased.map(|session| session.name).collect()).unwrap_or_else(|| self.name(Who::Existing(n)));
+            Who::Such(kind, n) => {
+                let such = existing().filter(|session| self.is_such(session, kind));
+                return one(n, such.map(|session| session.name).collect()).unwrap_or_else(|| self.name(Who::Existing(n)));
             }
             Who::Free(n) => one(n, NAMES.into_iter().filter(|name| self.find(*name).is_none()).collect()),
         };
         found.unwrap_or(NAMES[0])
+    }
+
+    fn is_such(&self, session: &Session, kind: Kind) -> bool {
+        match kind {
+            Kind::Leased => session.lease.is_some(),
+            Kind::Streaming => session.newest_open().is_some(),
+            Kind::Branch => session.source.is_some(),
+            Kind::Source => self.find(session.name).is_some_and(|number| self.is_needed(number)),
+        }
     }
 
     fn lease(&self, step: &Step, session: Option<&Session>) -> Lease {

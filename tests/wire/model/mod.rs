@@ -23,7 +23,7 @@ use run::{CODES, Tally};
 const STEPS: usize = 4000;
 
 /// All that steps are called.
-const CALLS: [&str; 26] = [
+const CALLS: [&str; 27] = [
     "session_create",
     "session_set",
     "session_append",
@@ -33,6 +33,7 @@ const CALLS: [&str; 26] = [
     "session_pop",
     "session_delta",
     "session_branch",
+    "session_flatten",
     "session_trim",
     "session_erase",
     "session_delete",

@@ -62,12 +62,23 @@ impl Number {
 pub enum Who {
     /// One that exists, if any does.
     Existing(usize),
-    /// One that is under a lease, else one that exists.
-    Leased(usize),
+    /// One of that kind, else one that exists.
+    Such(Kind, usize),
     /// A name that no session has, if there is one.
     Free(usize),
     /// Looked up.
     Is(Name),
+}
+
+/// Sessions that some calls are about.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    Leased,
+    /// With an open item.
+    Streaming,
+    Branch,
+    /// With a branch.
+    Source,
 }
 
 impl Who {
@@ -198,6 +209,7 @@ pub enum Call {
     Pop,
     Delta { target: Number, chunk_no: Number, chunk: &'static str },
     Branch { at_target: Option<Number>, at_item_id: Option<&'static str>, at_tag: Option<&'static str>, to: Who, inherit: bool, seed: Option<&'static str>, title: Option<&'static str> },
+    Flatten,
     Trim { keep_from: Number, force: bool },
     Erase { target: Option<Number>, item_id: Option<&'static str> },
     Delete { ignore: bool },
@@ -268,6 +280,7 @@ impl Step {
             (false, Call::Pop) => "session_pop",
             (false, Call::Delta { .. }) => "session_delta",
             (false, Call::Branch { .. }) => "session_branch",
+            (false, Call::Flatten) => "session_flatten",
             (false, Call::Trim { .. }) => "session_trim",
             (false, Call::Erase { .. }) => "session_erase",
             (false, Call::Delete { .. }) => "session_delete",
@@ -300,25 +313,26 @@ fn step() -> impl Strategy<Value = Step> {
         (5, step_of(free(), create())),
         (6, step_of(existing(), set())),
         (22, step_of(existing(), append())),
-        (4, raw_step_of(existing(), plain_append())),
+        (4, raw(step_of(existing(), plain_append()))),
         (8, step_of(existing(), batch())),
         (8, step_of(existing(), revise())),
-        (3, raw_step_of(existing(), plain_revise())),
+        (3, raw(step_of(existing(), plain_revise()))),
         (6, step_of(existing(), retract())),
-        (3, raw_step_of(existing(), plain_retract())),
+        (3, raw(step_of(existing(), plain_retract()))),
         (2, step_of(existing(), Just(Call::Pop))),
-        (8, step_of(existing(), delta())),
-        (3, raw_step_of(existing(), delta())),
+        (6, step_of(such(Kind::Streaming), delta())),
+        (3, raw(step_of(such(Kind::Streaming), delta()))),
         (7, step_of(existing(), branch())),
+        (2, step_of(such(Kind::Branch), Just(Call::Flatten))),
         (4, step_of(existing(), trim())),
         (5, step_of(existing(), erase())),
         (2, step_of(existing(), delete())),
-        (2, raw_step_of(existing(), delete())),
-        (4, step_of(existing(), claim())),
-        (2, step_of(leased(), Just(Call::Extend))),
-        (2, step_of(leased(), Just(Call::Release))),
-        (1, step_of(leased(), Just(Call::Break))),
-        (1, step_of(existing(), Just(Call::Expire))),
+        (2, raw(step_of(such(Kind::Source), delete()))),
+        (5, step_of(existing(), claim())),
+        (2, holder(step_of(such(Kind::Leased), Just(Call::Extend)))),
+        (2, holder(step_of(such(Kind::Leased), Just(Call::Release)))),
+        (1, step_of(such(Kind::Leased), Just(Call::Break))),
+        (2, step_of(existing(), Just(Call::Expire))),
         (8, step_of(existing(), history())),
         (2, step_of(existing(), context())),
         (2, step_of(existing(), page().prop_map(|page| Call::Log { page }))),
@@ -326,14 +340,21 @@ fn step() -> impl Strategy<Value = Step> {
     Union::new_weighted(calls)
 }
 
-type Steps = BoxedStrategy<Step>;
-
-fn step_of(session: impl Strategy<Value = Who> + 'static, call: impl Strategy<Value = Call> + 'static) -> Steps {
+fn step_of(
+    session: impl Strategy<Value = Who> + 'static,
+    call: impl Strategy<Value = Call> + 'static,
+) -> BoxedStrategy<Step> {
     (session, lease(), call).prop_map(|(session, lease, call)| Step { session, lease, raw: false, call }).boxed()
 }
 
-fn raw_step_of(session: impl Strategy<Value = Who> + 'static, call: impl Strategy<Value = Call> + 'static) -> Steps {
-    step_of(session, call).prop_map(|step| Step { raw: true, ..step }).boxed()
+fn raw(step: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
+    step.prop_map(|step| Step { raw: true, ..step }).boxed()
+}
+
+/// Whoever calls this has the lease, as a rule, and there is no other way than the argument.
+fn holder(step: BoxedStrategy<Step>) -> BoxedStrategy<Step> {
+    let lease = prop_oneof![4 => Just(Lease::Live { by_setting: false }), 1 => lease()];
+    (step, lease).prop_map(|(step, lease)| Step { lease, ..step }).boxed()
 }
 
 /// The first ones are the most frequent: sessions have to become long, too.
@@ -341,8 +362,8 @@ fn existing() -> impl Strategy<Value = Who> {
     prop_oneof![8 => (0..3_usize).prop_map(Who::Existing), 8 => (0..7_usize).prop_map(Who::Existing), 1 => named()]
 }
 
-fn leased() -> impl Strategy<Value = Who> {
-    prop_oneof![6 => (0..4_usize).prop_map(Who::Leased), 1 => existing()]
+fn such(kind: Kind) -> impl Strategy<Value = Who> {
+    prop_oneof![8 => (0..4_usize).prop_map(move |n| Who::Such(kind, n)), 1 => existing()]
 }
 
 fn free() -> impl Strategy<Value = Who> {
@@ -438,11 +459,11 @@ fn given() -> impl Strategy<Value = Given> {
         one(&TITLES, 0.3),
         one(&["closed", "busy"], 0.2),
         one(&["o", "p"], 0.2),
-        one(&["cli", "web"], 0.1),
+        one(&["cli", "web"], 0.2),
         weighted(0.3, document()),
         weighted(0.4, document()),
         weighted(0.1, 0..9_i64),
-        weighted(0.1, Just(())),
+        weighted(0.2, Just(())),
     )
         .prop_map(|(title, status, owner, origin, metadata, state, input_tokens, expired)| Given {
             title,
@@ -462,8 +483,8 @@ fn create() -> impl Strategy<Value = Call> {
 }
 
 fn set() -> impl Strategy<Value = Call> {
-    let revision = prop_oneof![2 => Just(0_i64), 1 => -1..=1_i64].prop_map(Number::Revision);
-    (given(), any::<bool>(), weighted(0.3, revision), on_missing())
+    let revision = prop_oneof![1 => Just(0_i64), 1 => -1..=1_i64].prop_map(Number::Revision);
+    (given(), any::<bool>(), weighted(0.5, revision), on_missing())
         .prop_map(|(given, merge, expected, on_missing)| Call::Set { given, merge, expected, on_missing })
 }
 

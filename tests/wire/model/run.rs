@@ -207,8 +207,8 @@ fn known(model: &Model, step: &Step) -> bool {
     let step = model.look_up(step);
     let Some(session) = model.find(step.session.name()) else { return false };
     match &step.call {
-        Call::Trim { keep_from, .. } => keep_from.value() >= model.sessions[session].next,
-        Call::Erase { .. } => matches!(step.lease, super::plan::Lease::Argument(_)) && model.sessions[session].source.is_some(),
+        Call::Flatten => model.sessions.iter().any(|b| b.source == Some(session)),
+        Call::Claim { .. } if session < 99999 => matches!(step.lease, super::plan::Lease::Setting(_)),
         _ => false,
     }
 }

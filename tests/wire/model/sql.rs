@@ -191,6 +191,7 @@ fn function(call: &Call) -> (&'static str, Option<&'static str>, Vec<Argument>) 
             ];
             ("session_branch", Some(SESSION), arguments)
         }
+        Call::Flatten => ("session_flatten", None, Vec::new()),
         Call::Trim { keep_from, force } => {
             ("session_trim", None, vec![("keep_from", number(&Some(*keep_from))), ("force", yes(*force))])
         }
