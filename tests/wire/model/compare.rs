@@ -176,7 +176,7 @@ impl Model {
             id_of(session.source),
             session.fork,
             session.lease.is_some().then_some(true),
-            session.expired,
+            session.expired.is_some(),
             session.status == Some("closed"),
         ]
     }

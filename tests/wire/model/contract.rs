@@ -126,7 +126,8 @@ pub struct Session {
     pub state: Option<Document>,
     pub revision: i64,
     pub input_tokens: Option<i64>,
-    pub expired: bool,
+    /// When expires_at was set, which is past at once.
+    pub expired: Option<usize>,
     pub lease: Option<usize>,
 }
 
@@ -150,7 +151,7 @@ impl Session {
             state: None,
             revision: 0,
             input_tokens: None,
-            expired: false,
+            expired: None,
             lease: None,
         }
     }
@@ -205,7 +206,7 @@ impl Session {
     }
 
     /// Changes what is given; whether that moves the revision.
-    fn change(&mut self, given: &Given) -> bool {
+    fn change(&mut self, given: &Given, now: usize) -> bool {
         let before = self.clone();
         self.title = given.title.map(str::to_owned).or(self.title.take());
         self.status = given.status.or(self.status);
@@ -213,7 +214,7 @@ impl Session {
         self.metadata = given.metadata.clone().or(self.metadata.take());
         self.state = given.state.clone().or(self.state.take());
         self.input_tokens = given.input_tokens.or(self.input_tokens);
-        self.expired |= given.expired;
+        self.expired = given.expired.then_some(now).or(self.expired);
         (&self.title, self.status, self.owner, &self.metadata, &self.state)
             != (&before.title, before.status, before.owner, &before.metadata, &before.state)
     }
@@ -259,6 +260,7 @@ pub struct Model {
     pub leases: Vec<usize>,
     erased: BTreeSet<usize>,
     entries: usize,
+    steps: usize,
     /// Entries, chunks, rows and leases that the last step has written.
     pub written: usize,
 }
@@ -283,6 +285,7 @@ impl Model {
     /// Does what a step says. A refused step changes nothing.
     pub fn run(&mut self, step: &Step) -> Outcome<Vec<Row>> {
         self.written = 0;
+        self.steps += 1;
         let before = self.clone();
         let answer = if step.raw { self.raw(step) } else { self.call(step) };
         if answer.is_err() {
@@ -548,7 +551,7 @@ impl Model {
             return if keep { Ok(vec![self.session_row(stored)]) } else { refuse("SE003") };
         }
         let session = self.make(name);
-        self.sessions[session].change(given);
+        self.sessions[session].change(given, self.steps);
         self.sessions[session].origin = given.origin;
         self.sessions[session].parent = parent;
         self.place_all(session, items.unwrap_or(&[]), OnConflict::Error)?;
@@ -584,7 +587,7 @@ impl Model {
             given.state = merged(&stored.state, given.state)?;
             given.metadata = merged(&stored.metadata, given.metadata)?;
         }
-        if stored.change(&given) || is_new {
+        if stored.change(&given, self.steps) || is_new {
             stored.revision += 1;
         }
         self.written += 1;
@@ -943,17 +946,20 @@ impl Model {
         ended
     }
 
+    /// The longest expired ones first, each with all that is below it. Leases below protect what is above.
     fn expire(&mut self) -> usize {
-        let is_due = |session: &usize| {
-            let stored = &self.sessions[*session];
-            let is_leased = |one: &usize| self.sessions[*one].lease.is_some();
-            stored.expired && !stored.deleted && !self.gone_with(*session).iter().any(is_leased)
-        };
-        let due: Vec<usize> = (0..self.sessions.len()).filter(is_due).collect();
-        for session in &due {
-            self.delete(*session);
+        let is_due = |session: &usize| self.sessions[*session].expired.is_some();
+        let mut due: Vec<usize> = (0..self.sessions.len()).filter(is_due).collect();
+        due.sort_by_key(|session| self.sessions[*session].expired);
+        let mut deleted = 0;
+        for session in due {
+            let is_leased = self.gone_with(session).iter().any(|one| self.sessions[*one].lease.is_some());
+            if !self.sessions[session].deleted && !is_leased {
+                self.delete(session);
+                deleted += 1;
+            }
         }
-        due.len()
+        deleted
     }
 }
 
