@@ -46,7 +46,7 @@ static DROP_DELTAS: KeptPlan =
 
 static WITH_SUB_SESSIONS: KeptPlan = KeptPlan::new(
     c"with recursive below (sid) as ( \
-        select $1 union all \
+        select $1 union \
         select s.sid from agent_sessions.session s join below b on s.parent_sid operator(pg_catalog.=) b.sid \
         where s.deleted_at is null) \
       select b.sid from below b order by b.sid",

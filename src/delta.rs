@@ -77,11 +77,13 @@ pub fn session_delta(call: &mut Call) -> Returns {
     draft::check_size("chunk", chunk)?;
     let address = Address::resolve(session_id, agent_id)?;
 
+    let add = || add(&address, target, chunk_no, chunk, lease);
+    if durable { add() } else { setting::committing_asynchronously(add) }
+}
+
+fn add(address: &Address, target: i64, chunk_no: i32, chunk: &str, lease: Option<&str>) -> Returns {
     let spi = Spi::connect();
-    if !durable {
-        setting::commit_asynchronously();
-    }
-    let Some(log) = Log::open(&spi, &address, OnMissing::Error)? else { return Ok(None) };
+    let Some(log) = Log::open(&spi, address, OnMissing::Error)? else { return Ok(None) };
     log.head.admit(lease)?;
     let _lease = Given::to_triggers(lease);
     INSERT.run(

@@ -17,7 +17,6 @@ use crate::log::Log;
 use crate::postgres::catalog;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
-use crate::postgres::setting;
 use crate::postgres::trigger::{Decision, Event, Returns, Trigger, Tuple};
 use crate::postgres::value::{self, Json, clock};
 use crate::tail::Tail;
@@ -84,7 +83,6 @@ static ERASURES: KeptPlan = KeptPlan::new(
 
 /// Gives an entry its place in the chain, or checks the one that it brings.
 pub fn on_item_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
-    setting::commit_as_before();
     let mut row = trigger.row(column::TYPES);
     let sid = row.int8(column::SID).ok_or_else(|| Error::invalid("sid", "must be given"))?;
     if let Some(handed) = handoff::take(sid, row.int8(column::POSITION)) {

@@ -19,14 +19,16 @@ static ORIGIN: KeptPlan = KeptPlan::new(
     &[INT8OID],
 );
 
-// Once retention has removed what was inherited, nothing is read from the ancestors any more.
+// Once retention has removed what was inherited, nothing is read from the ancestors any more. A source is older than its branch,
+// so that a row that was tampered with cannot lead in a circle.
 static INHERITED: KeptPlan = KeptPlan::new(
     c"with recursive up (sid, depth, branched_from, fork_position, base_position) as ( \
         select s.sid, 0, s.branched_from, s.fork_position, s.base_position from agent_sessions.session s \
         where s.sid operator(pg_catalog.=) $1 \
         union all \
         select p.sid, u.depth operator(pg_catalog.+) 1, p.branched_from, p.fork_position, p.base_position \
-        from up u join agent_sessions.session p on p.sid operator(pg_catalog.=) u.branched_from \
+        from up u join agent_sessions.session p \
+          on p.sid operator(pg_catalog.=) u.branched_from and p.sid operator(pg_catalog.<) u.sid \
         where u.fork_position operator(pg_catalog.>) u.base_position) \
       select u.sid, u.branched_from, u.fork_position, u.base_position from up u order by u.depth",
     &[INT8OID],
@@ -38,7 +40,8 @@ static ANCESTORS: KeptPlan = KeptPlan::new(
         where s.sid operator(pg_catalog.=) $1 \
         union all \
         select p.sid, u.depth operator(pg_catalog.+) 1, p.branched_from \
-        from up u join agent_sessions.session p on p.sid operator(pg_catalog.=) u.branched_from) \
+        from up u join agent_sessions.session p \
+          on p.sid operator(pg_catalog.=) u.branched_from and p.sid operator(pg_catalog.<) u.sid) \
       select u.sid, u.depth from up u order by u.depth",
     &[INT8OID],
 );

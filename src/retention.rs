@@ -26,6 +26,13 @@ static MOVE_BASE: KeptPlan = KeptPlan::new(
     &[INT8OID, INT8OID, BYTEAOID],
 );
 
+static WORTH_TRIMMING: KeptPlan = KeptPlan::new(
+    c"select from agent_sessions.session_item i \
+      where i.sid operator(pg_catalog.=) $1 and i.position operator(pg_catalog.>=) $2 \
+        and i.position operator(pg_catalog.<) $3 and i.op operator(pg_catalog.<>) 'trim' limit 1",
+    &[INT8OID, INT8OID, INT8OID],
+);
+
 static REMOVE: KeptPlan = KeptPlan::new(
     c"delete from agent_sessions.session_item \
       where sid operator(pg_catalog.=) $1 and position operator(pg_catalog.<) $2",
@@ -85,6 +92,11 @@ pub fn session_trim(call: &mut Call) -> Returns {
     let kept_tail = if force { None } else { history::newest_summary(&spi, See::Now, &log.lineage) };
     let base = kept_tail.and_then(|summary| summary.kept_from()).map_or(base, |kept_from| kept_from.min(base));
     if base <= log.lineage.own().from || deletion::is_needed(&spi, log.sid()) {
+        return Ok(Some(Datum::from(0_i64)));
+    }
+    // What only an earlier trim has left is not worth another one.
+    let [sid, from, until] = [log.sid(), log.lineage.own().from, base].map(|value| Some(Datum::from(value)));
+    if WORTH_TRIMMING.run(&spi, See::Now, &[sid, from, until]).len() == 0 {
         return Ok(Some(Datum::from(0_i64)));
     }
     let Some(digest) = log.digest_before(base) else { return Err(address.not_found(&spi)) };
@@ -154,7 +166,14 @@ fn has_content(log: &Log, place: i64) -> bool {
     })
 }
 
-/// Erases what a stretch holds of the entry at `place`, and of the item's revisions if that is wanted; how many entries.
+/// What a stretch holds of an entry, and of the item's revisions if those are wanted, with a content.
+fn erasable(log: &Log, stretch: &Stretch, place: i64, with_revisions: bool) -> Vec<i64> {
+    let [sid, target, until] = [stretch.sid, place, stretch.until].map(|value| Some(Datum::from(value)));
+    let arguments = [sid, target, until, Some(Datum::from(with_revisions))];
+    stretch.run(&ERASABLE, log.spi, See::Latest, &arguments).iter().filter_map(|row| row.int8(0)).collect()
+}
+
+/// Erases that; how many entries.
 fn erase(
     log: &Log,
     stretch: &Stretch,
@@ -163,37 +182,40 @@ fn erase(
     reason: Option<&str>,
     lease: Option<&str>,
 ) -> Result<i64, Error> {
-    let [sid, target, until] = [stretch.sid, place, stretch.until].map(|value| Some(Datum::from(value)));
-    let rows = stretch.run(&ERASABLE, log.spi, See::Now, &[sid, target, until, Some(Datum::from(with_revisions))]);
-    let entries: Vec<i64> = rows.iter().filter_map(|row| row.int8(0)).collect();
+    if erasable(log, stretch, place, with_revisions).is_empty() {
+        return Ok(0);
+    }
+    // The entry that says so stands in the log that held the content: an ancestor's tells it to all of its branches.
+    let ancestor = if stretch.is_inherited { Some(open_ancestor(log, stretch.sid, place)?) } else { None };
+    let holder = ancestor.as_ref().unwrap_or(log);
+    // Again, now that it is locked: another branch may have erased it meanwhile.
+    let entries = erasable(log, stretch, place, with_revisions);
     if entries.is_empty() {
         return Ok(0);
     }
     let revisions: Vec<i64> = entries.iter().copied().filter(|entry| *entry != place).collect();
     let payload = erase_payload(reason, &revisions);
-    let draft = Draft { payload: Some(Json::from_part(&payload)), ..Draft::about(Op::Erase, place) };
-    // The entry that says so stands in the log that held the content: an ancestor's tells it to all of its branches.
-    if stretch.is_inherited {
-        let head = Head::lock_ancestor(log.spi, stretch.sid).ok_or(Error::ItemNotFound {
-            target: Some(place),
-            item_id: None,
-            reason: "the entry is inherited from a session that is not visible",
-        })?;
-        head.admit(None)?;
-        let _owner = AsOwner::switch();
-        let ancestor = Log::of(log.spi, head).ok_or(Error::ItemNotFound {
-            target: Some(place),
-            item_id: None,
-            reason: "the session that holds the entry is gone",
-        })?;
-        ancestor.write(&[draft], lease);
-    } else {
-        let _owner = AsOwner::switch();
-        log.write(&[draft], lease);
-    }
     let _owner = AsOwner::switch();
+    holder.write(&[Draft { payload: Some(Json::from_part(&payload)), ..Draft::about(Op::Erase, place) }], lease);
     let positions: Vec<_> = entries.iter().map(|entry| Some(Datum::from(*entry))).collect();
+    let sid = Some(Datum::from(stretch.sid));
     ERASE.run(log.spi, See::Latest, &[sid, Some(array(Element::Int8, &positions))]);
-    DROP_DELTAS.run(log.spi, See::Latest, &[sid, target]);
+    DROP_DELTAS.run(log.spi, See::Latest, &[sid, Some(Datum::from(place))]);
     Ok(entries.len() as i64)
+}
+
+/// The log of an ancestor, which may have been deleted while its branches stayed.
+fn open_ancestor<'s>(log: &Log<'s>, sid: i64, place: i64) -> Result<Log<'s>, Error> {
+    let head = Head::lock_ancestor(log.spi, sid).ok_or(Error::ItemNotFound {
+        target: Some(place),
+        item_id: None,
+        reason: "the entry is inherited from a session that is not visible",
+    })?;
+    head.admit(None)?;
+    let _owner = AsOwner::switch();
+    Log::of(log.spi, head).ok_or(Error::ItemNotFound {
+        target: Some(place),
+        item_id: None,
+        reason: "the session that holds the entry is gone",
+    })
 }

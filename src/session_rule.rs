@@ -16,7 +16,6 @@ use crate::log::Log;
 use crate::postgres::catalog;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
-use crate::postgres::setting;
 use crate::postgres::trigger::{Decision, Returns, Trigger, Tuple};
 use crate::postgres::value::{self, clock};
 
@@ -133,7 +132,7 @@ static DELETE_DELTAS: KeptPlan =
 static DELETE_DESCENDANTS: KeptPlan = KeptPlan::new(
     c"with recursive below (sid) as ( \
         select s.sid from agent_sessions.session s where s.parent_sid operator(pg_catalog.=) $1 \
-        union all \
+        union \
         select s.sid from agent_sessions.session s join below b on s.parent_sid operator(pg_catalog.=) b.sid) \
       delete from agent_sessions.session d using below b where d.sid operator(pg_catalog.=) b.sid and d.deleted_at is null",
     &[INT8OID],
@@ -141,7 +140,6 @@ static DELETE_DESCENDANTS: KeptPlan = KeptPlan::new(
 
 /// Fills in what the engine sets. A full row of the owner's, as a restore brings it, keeps all but its lease.
 pub fn on_session_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
-    setting::commit_as_before();
     let mut row = trigger.row(TYPES);
     let restored = is_full(&row) && catalog::is_owner();
     for column in [LEASE_DIGEST, LEASE_HOLDER, LEASE_EXPIRES_AT] {
@@ -258,6 +256,9 @@ fn branch_off(row: &mut Tuple) -> Result<(), Error> {
         row.clear(FORK_POSITION);
         return Ok(());
     };
+    if row.int8(SID) <= Some(source) {
+        return Err(Error::invalid("sid", "must be larger than that of the source"));
+    }
     let spi = Spi::connect();
     // Locked, so that nobody removes what the branch is about to need.
     let head = Head::lock_by_sid(&spi, source).filter(|head| Some(head.tenant.as_str()) == row.text(TENANT));
@@ -277,7 +278,6 @@ fn branch_off(row: &mut Tuple) -> Result<(), Error> {
 
 /// Advances the revision with the document, or checks the one that is written.
 pub fn on_session_update<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
-    setting::commit_as_before();
     let (old, mut new) = (trigger.row(TYPES), trigger.new_row(TYPES));
     check_identity(&old, &new)?;
     check_source(&old, &new)?;
@@ -344,7 +344,10 @@ fn change_lease(old: &Tuple, new: &mut Tuple) -> Result<(), Error> {
         return Err(Error::invalid("lease_expires_at", "must lie at most 24 hours ahead"));
     }
     if claimed {
-        admit(old)?;
+        // A lost lease among those that are brought is no reason not to claim anew.
+        if held(old).is_live(clock()) {
+            admit(old)?;
+        }
         let spi = Spi::connect();
         let _owner = AsOwner::switch();
         let drawn = NEXT_FENCE.run(&spi, See::Now, &[]).first().and_then(|row| row.int8(0)).unwrap_or_default();
@@ -408,7 +411,6 @@ fn allow(allowed: bool, reason: &'static str) -> Result<(), Error> {
 /// What a session leaves behind goes with it, whoever owns it: its sub-sessions, its log, and hidden sessions that only it has
 /// needed. SE022 if branches need the log.
 pub fn on_session_delete<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
-    setting::commit_as_before();
     let row = trigger.row(TYPES);
     admit(&row)?;
     let spi = Spi::connect();

@@ -2,12 +2,15 @@
 //!
 //! `hash = 'sha256:' || hex(sha256(prev_hash || '\n' || data))`, and the first event's `prev_hash` is [`GENESIS`].
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use sha2::{Digest as _, Sha256};
 
 use crate::digest::{Digest, hex};
+use crate::element::unless_null;
 use crate::timestamp;
 
 /// What the first event of a stream is linked to.
@@ -66,6 +69,79 @@ fn head(seq: i64, columns: &Columns) -> Option<String> {
     }
     head.push_str(",\"payload\":");
     Some(head)
+}
+
+/// One element of a batch of events.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Element<'a> {
+    pub action: String,
+    #[serde(borrow, default)]
+    pub payload: Option<&'a RawValue>,
+    pub actor: Option<String>,
+    pub target: Option<String>,
+    pub session_id: Option<String>,
+    pub status: Option<String>,
+    #[serde(borrow, default, deserialize_with = "unless_null")]
+    pub attrs: Option<&'a RawValue>,
+    /// RFC 3339.
+    pub occurred_at: Option<String>,
+    pub event_id: Option<String>,
+}
+
+/// An event that was chained elsewhere; the keys of an export's line.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Line {
+    pub data: String,
+    pub hash: String,
+    pub prev_hash: Option<String>,
+    pub seq: Option<i64>,
+    /// Where it was exported from; not looked at.
+    #[serde(rename = "stream")]
+    _stream: Option<String>,
+}
+
+/// The columns that can be taken from the text of an imported event.
+pub const MAPPED: [&str; 8] = ["event_id", "occurred_at", "action", "actor", "target", "session_id", "status", "attrs"];
+
+/// What of an imported event's text goes into which column.
+pub struct Fields(BTreeMap<String, Vec<String>>);
+
+impl Fields {
+    /// `{"action": "type", "actor": ["user", "id"]}`: columns, and the key, or the keys from the outermost on. `None` if it is
+    /// anything else.
+    pub fn parse(fields: &str) -> Option<Fields> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Place {
+            Key(String),
+            Path(Vec<String>),
+        }
+        let places: BTreeMap<String, Place> = serde_json::from_str(fields).ok()?;
+        let fields = places.into_iter().map(|(column, place)| match place {
+            Place::Key(key) => (column, vec![key]),
+            Place::Path(path) => (column, path),
+        });
+        let fields: BTreeMap<String, Vec<String>> = fields.collect();
+        fields.keys().all(|column| MAPPED.contains(&column.as_str())).then_some(Fields(fields))
+    }
+
+    /// The values that the columns take, each as text, in the order of [`MAPPED`]. `None` if the text is no JSON that can be read.
+    pub fn values(&self, data: &str) -> Option<[Option<String>; 8]> {
+        if self.0.is_empty() {
+            return Some(Default::default());
+        }
+        let data: Value = serde_json::from_str(data).ok()?;
+        Some(MAPPED.map(|column| {
+            let path = self.0.get(column)?;
+            match path.iter().try_fold(&data, |value, key| value.get(key))? {
+                Value::Null => None,
+                Value::String(text) => Some(text.clone()),
+                other => Some(other.to_string()),
+            }
+        }))
+    }
 }
 
 /// The payload in an event's text.
@@ -186,6 +262,20 @@ mod tests {
             assert_eq!(payload(&data), Some(given));
         }
         assert_eq!(payload("{\"a\":1}"), None);
+    }
+
+    #[test]
+    fn columns_are_taken_from_where_fields_say() {
+        let fields =
+            Fields::parse(r#"{"action": "type", "actor": ["user", "id"], "status": "code", "target": "x"}"#).unwrap();
+        let values = fields.values(r#"{"type": "login", "user": {"id": "ann"}, "code": 7, "x": null}"#).unwrap();
+        let text = |text: &str| Some(text.to_owned());
+        assert_eq!(values, [None, None, text("login"), text("ann"), None, None, text("7"), None]);
+        assert_eq!(fields.values("no json"), None);
+        assert_eq!(Fields::parse("{}").unwrap().values("no json"), Some(Default::default()));
+        for bad in ["[]", "null", r#"{"seq": "n"}"#, r#"{"action": 1}"#, r#"{"action": [1]}"#] {
+            assert!(Fields::parse(bad).is_none(), "{bad}");
+        }
     }
 
     #[test]

@@ -91,7 +91,7 @@ impl Walk {
             self.redacted += 1;
             self.unexplained.insert(entry.link.position);
         }
-        self.explain(entry);
+        self.note_explanation(entry);
         if self.fault.is_none() {
             self.fault = self.check(start, entry).map(|reason| (self.next_position, reason));
         }
@@ -101,8 +101,16 @@ impl Walk {
         }
     }
 
-    /// Takes an entry of the session that says what became of others: a branch's ancestor has some behind the fork.
+    /// Takes an entry of the session that says what became of others, and stands behind the fork: it is not linked to, but has
+    /// to be what it says that it is.
     pub fn explain(&mut self, entry: &Entry) {
+        let content = entry.salt.map(|salt| digest::content(&salt, entry.payload, entry.attrs));
+        if content.as_ref().map(Digest::as_slice) == Some(entry.content_digest) {
+            self.note_explanation(entry);
+        }
+    }
+
+    fn note_explanation(&mut self, entry: &Entry) {
         let Link { op, target, .. } = entry.link;
         if op == Op::Erase.as_str() {
             self.unexplained.retain(|position| !names_erased(target, entry.payload, *position));

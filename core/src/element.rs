@@ -33,29 +33,35 @@ impl Element<'_> {
     }
 }
 
-fn unless_null<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<&'de RawValue>, D::Error> {
+/// For keys whose null means that they are not given.
+pub fn unless_null<'de, D: serde::Deserializer<'de>>(input: D) -> Result<Option<&'de RawValue>, D::Error> {
     let raw = <&RawValue>::deserialize(input)?;
     Ok((raw.get() != "null").then_some(raw))
 }
 
-/// The elements of the array `items`.
-///
-/// SE001 if it is no array, or, naming the element from 0, if one is no object, lacks its payload, has a key of another
-/// name or a value of another type; SE018 if there are more than 100 000.
+/// The items of an array. As [`parse_as`].
 pub fn parse(items: &str) -> Result<Vec<Element<'_>>, Error> {
-    let raw = serde_json::from_str::<Bounded>(items);
-    let raw = raw.map_err(|_| Error::invalid("items", "must be a JSON array of objects"))?;
-    limit::at_most("items", raw.count, limit::BATCH_ELEMENTS)?;
+    parse_as("items", items)
+}
+
+/// The elements of an array that an argument holds.
+///
+/// SE001 if it is no array, or, naming the element from 0, if one is no object, lacks a key that it needs, has one of another
+/// name or a value of another type; SE018 if there are more than 100 000.
+pub fn parse_as<'a, E: Deserialize<'a>>(argument: &'static str, array: &'a str) -> Result<Vec<E>, Error> {
+    let raw = serde_json::from_str::<Bounded>(array);
+    let raw = raw.map_err(|_| Error::invalid(argument, "must be a JSON array of objects"))?;
+    limit::at_most(argument, raw.count, limit::BATCH_ELEMENTS)?;
     raw.elements
         .into_iter()
         .enumerate()
         .map(|(index, element)| {
             // serde would read an array as an object whose keys are left out.
             if !element.get().starts_with('{') {
-                return Err(Error::invalid("items", "must be a JSON array of objects").in_element(index));
+                return Err(Error::invalid(argument, "must be a JSON array of objects").in_element(index));
             }
             serde_json::from_str(element.get())
-                .map_err(|error| Error::invalid("items", error.to_string()).in_element(index))
+                .map_err(|error| Error::invalid(argument, error.to_string()).in_element(index))
         })
         .collect()
 }

@@ -160,7 +160,9 @@ impl Error {
             Error::SessionNotFound { .. } => {
                 "Create it with session_create, or pass on_missing => 'create' where the function takes it.".into()
             }
-            Error::SessionExists { .. } => "Pass on_conflict => 'keep' to get the stored session.".into(),
+            Error::SessionExists { .. } => {
+                "Use another id, or pass on_conflict => 'keep' to session_create to get the stored session.".into()
+            }
             Error::OriginMismatch { .. } => "Use the session under the origin that created it.".into(),
             Error::VersionMismatch { .. } => {
                 "Update the extension (ALTER EXTENSION agent_sessions UPDATE), its library, or the client.".into()

@@ -1,6 +1,7 @@
 //! The rules of `agent_sessions` that need no PostgreSQL: what is hashed and how, what an argument may be,
 //! what a batch element looks like, and which error a client gets. The engine calls these; nothing here calls back.
 
+pub mod anchor;
 pub mod audit;
 pub mod chain;
 pub mod cursor;

@@ -3,6 +3,11 @@
 /// What stands for the number in a title.
 const PLACE: &str = "%d";
 
+/// Whether a title holds a place for a number.
+pub fn is_numbered(title: &str) -> bool {
+    title.contains(PLACE)
+}
+
 /// The title with its first `%d` replaced by a number: one more than the largest that a sibling's title has there, 1 if none
 /// has. A title without `%d` stays as it is.
 pub fn numbered<'a>(title: &str, siblings: impl IntoIterator<Item = &'a str>) -> String {

@@ -68,6 +68,8 @@ pub fn define() {
     // A misspelt setting is an error, not a rule that silently does not hold.
     // SAFETY: the prefix is a static text.
     unsafe { pg_sys::MarkGUCPrefixReserved(c"agent_sessions".as_ptr()) };
+    // SAFETY: the function lives as long as the library, which is never unloaded.
+    unsafe { pg_sys::RegisterXactCallback(Some(before_commit), std::ptr::null_mut()) };
 }
 
 /// A text that every check of a name refuses.
@@ -114,33 +116,91 @@ pub fn commit_durably() {
     }
 }
 
-/// Lets a statement commit without waiting for the disk, if it is a transaction of its own and has written nothing yet: what
-/// else a transaction writes is not ours to risk.
-pub fn commit_asynchronously() {
-    // SAFETY: reads the state of the transaction.
-    let alone =
-        unsafe { !pg_sys::IsTransactionBlock() && pg_sys::GetTopTransactionIdIfAny() == pg_sys::InvalidTransactionId };
-    if alone && !commits_asynchronously() {
-        RELAXED.set(Some((transaction(), value_of(c"synchronous_commit"))));
-        set_local(c"synchronous_commit", c"off");
-    }
-}
-
-/// Takes [`commit_asynchronously`] back in the same transaction, which writes more than chunks after all.
-pub fn commit_as_before() {
-    RELAXED.with_borrow(|relaxed| {
-        if let Some((relaxed, before)) = relaxed
-            && *relaxed == transaction()
-            && commits_asynchronously()
-        {
-            set_local(c"synchronous_commit", before);
-        }
-    });
+/// A transaction that need not wait for the disk.
+struct Relaxed {
+    transaction: i64,
+    /// The setting before.
+    before: CString,
+    /// The command that comes after the last write that is ours.
+    command: pg_sys::CommandId,
 }
 
 thread_local! {
-    /// The transaction that was let off waiting for the disk, and what the setting was before.
-    static RELAXED: RefCell<Option<(i64, CString)>> = const { RefCell::new(None) };
+    static RELAXED: RefCell<Option<Relaxed>> = const { RefCell::new(None) };
+}
+
+/// Runs `write`, and lets the transaction commit without waiting for the disk if that is all that it writes: a statement of its
+/// own that is a plain SELECT, which calls this function itself. What else a transaction writes is not ours to risk.
+pub fn committing_asynchronously<T>(write: impl FnOnce() -> T) -> T {
+    // SAFETY: reads the state of the transaction.
+    let is_first = unsafe { pg_sys::GetTopTransactionIdIfAny() } == pg_sys::InvalidTransactionId;
+    let alone = is_first || RELAXED.with_borrow(|relaxed| relaxed.as_ref().is_some_and(is_all_there_is));
+    if !alone || !is_called_by_a_plain_select() {
+        return write();
+    }
+    let written = write();
+    if !commits_asynchronously() {
+        let before = value_of(c"synchronous_commit");
+        RELAXED.set(Some(Relaxed { transaction: transaction(), before, command: 0 }));
+        set_local(c"synchronous_commit", c"off");
+    }
+    let command = next_command();
+    RELAXED.with_borrow_mut(|relaxed| relaxed.iter_mut().for_each(|relaxed| relaxed.command = command));
+    written
+}
+
+/// Whether the transaction that was relaxed has written nothing more.
+fn is_all_there_is(relaxed: &Relaxed) -> bool {
+    relaxed.transaction == transaction() && relaxed.command == next_command()
+}
+
+/// The command that comes next; another one than before if there was a write in between.
+fn next_command() -> pg_sys::CommandId {
+    // SAFETY: the counter moves on only if the current command has written something, which is then visible to the next.
+    unsafe {
+        pg_sys::CommandCounterIncrement();
+        pg_sys::GetCurrentCommandId(false)
+    }
+}
+
+unsafe extern "C-unwind" {
+    /// PostgreSQL's own; what pgrx calls by that name is a wrapper with another address.
+    #[link_name = "ParamsErrorCallback"]
+    fn params_error_callback(argument: *mut std::ffi::c_void);
+}
+
+fn is_called_by_a_plain_select() -> bool {
+    // SAFETY: the portal that runs is valid; its statements are planned. SPI, PL/pgSQL and functions in SQL put a callback on
+    // the stack while they run a statement; at the top there is at most the one that shows a portal's parameters.
+    unsafe {
+        let callback = pg_sys::error_context_stack;
+        let is_at_the_top = callback.is_null()
+            || ((*callback).previous.is_null()
+                && (*callback).callback.is_some_and(|called| {
+                    std::ptr::fn_addr_eq(called, params_error_callback as unsafe extern "C-unwind" fn(_))
+                }));
+        let portal = pg_sys::ActivePortal;
+        if !is_at_the_top || pg_sys::IsTransactionBlock() || portal.is_null() {
+            return false;
+        }
+        let statements = (*portal).stmts;
+        !statements.is_null()
+            && (0..(*statements).length as usize).all(|at| {
+                let statement = (*(*statements).elements.add(at)).ptr_value.cast::<pg_sys::PlannedStmt>();
+                (*statement).commandType == pg_sys::CmdType::CMD_SELECT && !(*statement).hasModifyingCTE
+            })
+    }
+}
+
+/// Before a transaction commits: waits for the disk after all if more was written than what may be lost.
+unsafe extern "C-unwind" fn before_commit(event: pg_sys::XactEvent::Type, _: *mut std::ffi::c_void) {
+    if event == pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT
+        && let Some(relaxed) = RELAXED.take()
+        && relaxed.transaction == transaction()
+        && !is_all_there_is(&relaxed)
+    {
+        set_local(c"synchronous_commit", &relaxed.before);
+    }
 }
 
 /// The transaction's start, which no two transactions of a backend share.

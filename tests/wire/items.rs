@@ -533,7 +533,7 @@ async fn the_view_shows_the_live_items_of_all_sessions() {
 }
 
 /// A sequence that is the same in every run (SplitMix64).
-struct Random(u64);
+pub struct Random(pub u64);
 
 impl Random {
     fn next(&mut self) -> u64 {
@@ -544,15 +544,15 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    fn below(&mut self, bound: usize) -> usize {
+    pub fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize
     }
 
-    fn one_in(&mut self, bound: usize) -> bool {
+    pub fn one_in(&mut self, bound: usize) -> bool {
         self.below(bound) == 0
     }
 
-    fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+    pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())].clone()
     }
 }

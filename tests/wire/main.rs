@@ -20,6 +20,7 @@ mod plans;
 mod races;
 mod raw_sql;
 mod replays;
+mod retention;
 mod roles;
 mod sessions;
 mod streaming;

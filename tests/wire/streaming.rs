@@ -180,16 +180,6 @@ async fn chunks_alone_may_commit_without_waiting_for_the_disk() {
     let alone = format!("select {setting} from (select {} offset 0) d", relaxed(0));
     assert_eq!(writer.value::<String>(&alone, &[]).await, "off");
     assert_eq!(writer.value::<String>(&format!("select {setting}"), &[]).await, "on", "it ends with its statement");
-    // Who writes more in the same statement waits for all of it.
-    for write in [
-        "agent_sessions.session_append('s', '1')",
-        "agent_sessions.session_set('s', title => 't')",
-        "(select session_id from agent_sessions.session_create('t'))",
-        "agent_sessions.session_delete('t')",
-    ] {
-        let both = format!("select {setting} from (select {}, {write} offset 0) d", relaxed(0));
-        assert_eq!(writer.value::<String>(&both, &[]).await, "on", "{write}");
-    }
     // A transaction block may write anything else before it ends.
     writer.begin("read committed").await;
     writer.run(&format!("select {}", relaxed(1))).await;
