@@ -14,11 +14,11 @@ use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, RandomState};
 use std::io::Write;
 
-use agent_sessions_tests::{Connection, Database, Role};
+use agent_sessions_tests::Database;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use plan::{LONGEST, Step, plan};
-use run::{CODES, Tally};
+use run::{CODES, Clients, Tally};
 
 const STEPS: usize = 4000;
 
@@ -71,12 +71,10 @@ fn the_engine_does_what_the_model_of_the_contract_says() {
     let seed = number("AGENT_SESSIONS_MODEL_SEED").unwrap_or_else(|| RandomState::new().hash_one(0));
     say(&format!("AGENT_SESSIONS_MODEL_SEED={seed} AGENT_SESSIONS_MODEL_STEPS={steps}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let (_db, connection) = runtime.block_on(async {
+    let (_db, clients) = runtime.block_on(async {
         let db = Database::create("model").await;
-        let admin = db.role("admin", Some("admin")).await;
-        let connection: Connection = db.connect(Role::Named(admin)).await;
-        run::prepare(&connection).await;
-        (db, connection)
+        let clients = Clients::of(&db).await;
+        (db, clients)
     });
 
     let mut seeded = [0; 32];
@@ -92,7 +90,7 @@ fn the_engine_does_what_the_model_of_the_contract_says() {
     let run = |plan: &[Step]| {
         tenants.set(tenants.get() + 1);
         let tenant = format!("model {}", tenants.get());
-        runtime.block_on(run::run(&connection, &tenant, plan, &mut tally.borrow_mut()))
+        runtime.block_on(run::run(&clients, &tenant, plan, &mut tally.borrow_mut()))
     };
     match runner.run(&plan(), |plan| run(&plan).map_err(TestCaseError::fail)) {
         Ok(()) => {}

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Write;
 
-use agent_sessions_tests::{Connection, Error, detail, sqlstate};
+use agent_sessions_tests::{Connection, Database, Error, Role, detail, sqlstate};
 use tokio_postgres::SimpleQueryMessage;
 
 use super::compare::{READERS, Row, SESSION, row};
 use super::contract::{Model, Refusal};
-use super::plan::{Call, Name, Step};
+use super::plan::{Call, Lease, Name, Step, Who};
 use super::sql::statements;
 
 /// How often something was done, and how it ended.
@@ -27,8 +27,14 @@ pub struct Tally {
     pub refusals: BTreeMap<&'static str, usize>,
 }
 
+/// Who asks: an admin, whom policies bind, and the owner, who sees what is hidden.
+pub struct Clients {
+    pub admin: Connection,
+    pub owner: Connection,
+}
+
 struct Case<'a> {
-    connection: &'a Connection,
+    clients: &'a Clients,
     model: Model,
     /// The text and the fence of each lease.
     leases: Vec<(String, i64)>,
@@ -38,34 +44,42 @@ struct Case<'a> {
     script: String,
 }
 
-/// Prepares what `run` asks after each step.
-pub async fn prepare(connection: &Connection) {
-    for reader in &READERS {
-        connection.run(&format!("prepare {} as {}", reader.function, reader.sql())).await;
+impl Clients {
+    pub async fn of(db: &Database) -> Clients {
+        let admin = db.connect(Role::Named(db.role("admin", Some("admin")).await)).await;
+        for reader in &READERS {
+            admin.run(&format!("prepare {} as {}", reader.function, reader.sql())).await;
+        }
+        Clients { admin, owner: db.owner().await }
     }
 }
 
 /// Runs a plan among sessions of its own; the SQL of it and the first difference, if there is one.
-pub async fn run(connection: &Connection, tenant: &str, plan: &[Step], tally: &mut Tally) -> Result<(), String> {
+pub async fn run(clients: &Clients, tenant: &str, plan: &[Step], tally: &mut Tally) -> Result<(), String> {
     let enter = format!("set agent_sessions.tenant = '{tenant}'");
-    connection.run(&enter).await;
-    let mut case = Case {
-        connection,
-        model: Model::default(),
-        leases: Vec::new(),
-        fences: HashMap::new(),
-        script: format!("{enter};\n"),
-    };
-    for step in plan {
-        if std::env::var("H3_SKIP").is_ok() && known(&case.model, step) { continue; } // TEMP
-        if let Err(difference) = case.step(step, tally).await {
-            return Err(format!("{}\n{difference}", case.script));
-        }
+    clients.admin.run(&enter).await;
+    let script = format!("{enter};\n");
+    let mut case = Case { clients, model: Model::default(), leases: Vec::new(), fences: HashMap::new(), script };
+    match case.run(tenant, plan, tally).await {
+        Ok(()) => Ok(()),
+        Err(difference) => Err(format!("{}\n{difference}", case.script)),
     }
-    Ok(())
 }
 
 impl Case<'_> {
+    async fn run(&mut self, tenant: &str, plan: &[Step], tally: &mut Tally) -> Result<(), String> {
+        for step in plan {
+            if std::env::var("H3_SKIP").is_ok() && known(&self.model, step) { continue; } // TEMP
+            self.step(step, tally).await?;
+        }
+        self.compare_what_is_stored(tenant).await?;
+        let delete = Step { session: Who::Existing(0), lease: Lease::All, raw: false, call: Call::Delete { ignore: false } };
+        while self.model.sessions.iter().any(|session| !session.deleted) {
+            self.step(&delete, tally).await?;
+        }
+        self.compare_what_is_stored(tenant).await
+    }
+
     async fn step(&mut self, step: &Step, tally: &mut Tally) -> Result<(), String> {
         let step = self.model.look_up(step);
         for statement in statements(&step, &|number| format!(":'lease_{number}'")) {
@@ -88,7 +102,7 @@ impl Case<'_> {
     /// The rows of the step's own statement, or how many there are of a raw one.
     async fn ask(&self, step: &Step) -> Result<Vec<Row>, Error> {
         let statements = statements(step, &|number| format!("'{}'", self.leases[number].0));
-        let messages = self.connection.simple_query(&statements.join(";")).await?;
+        let messages = self.clients.admin.simple_query(&statements.join(";")).await?;
         let mut answers = by_statement(messages);
         let (rows, affected) = answers.swap_remove(usize::from(statements.len() > 1));
         Ok(if step.raw { vec![row![affected]] } else { rows })
@@ -138,10 +152,27 @@ impl Case<'_> {
         }
     }
 
+    /// Of deleted sessions only those are left whose logs a branch needs, and nothing of all others.
+    async fn compare_what_is_stored(&self, tenant: &str) -> Result<(), String> {
+        let heads = "select count(*) from agent_sessions.session where tenant = $1";
+        let orphans = "select count(*) from agent_sessions.session_item i
+                       where i.tenant = $1 and not exists (select from agent_sessions.session s where s.sid = i.sid)";
+        let chunks = "select count(*) from agent_sessions.session_delta d
+                      where d.tenant = $1 and not exists (select from agent_sessions.session s where s.sid = d.sid)";
+        let left = (0..self.model.sessions.len()).filter(|session| !self.model.is_gone(*session)).count();
+        for (what, sql, expected) in [("sessions", heads, left), ("entries", orphans, 0), ("chunks", chunks, 0)] {
+            let count: i64 = self.clients.owner.value(sql, &[&tenant]).await;
+            if count != expected as i64 {
+                return Err(format!("in the end {count} {what} are stored instead of {expected}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Every reader shows of every session what the model knows.
     async fn compare(&self) -> Result<(), String> {
         let ask: Vec<String> = READERS.iter().map(|reader| format!("execute {}", reader.function)).collect();
-        let answers = match self.connection.simple_query(&ask.join(";")).await {
+        let answers = match self.clients.admin.simple_query(&ask.join(";")).await {
             Ok(messages) => by_statement(messages),
             Err(error) => return Err(format!("a reader fails: {error:?}")),
         };
@@ -208,7 +239,6 @@ fn known(model: &Model, step: &Step) -> bool {
     let Some(session) = model.find(step.session.name()) else { return false };
     match &step.call {
         Call::Flatten => model.sessions.iter().any(|b| b.source == Some(session)),
-        Call::Claim { .. } if session < 99999 => matches!(step.lease, super::plan::Lease::Setting(_)),
         _ => false,
     }
 }
