@@ -31,6 +31,31 @@ create table agent_sessions.audit_chain (
   constraint audit_chain_base_check check (base_seq >= 0 and (base_seq > 0) = (base_hash is not null))
 );
 
+create table agent_sessions.audit_anchor (
+  tenant text collate "C" not null,
+  anchor_id bigint not null,
+  root text not null,
+  chains integer not null,
+  at timestamptz not null,
+  constraint audit_anchor_pkey primary key (tenant, anchor_id)
+);
+
+create table agent_sessions.audit_anchor_leaf (
+  tenant text collate "C" not null,
+  anchor_id bigint not null,
+  ordinal bigint not null,
+  leaf text not null,
+  stream text collate "C",
+  seq bigint,
+  constraint audit_anchor_leaf_pkey primary key (tenant, anchor_id, ordinal)
+);
+
+create table agent_sessions.audit_tracking (
+  tenant text collate "C" not null,
+  what text collate "C" not null,
+  constraint audit_tracking_pkey primary key (tenant, what)
+);
+
 do $$
 begin
   alter table agent_sessions.audit_event alter column data set compression lz4, alter column attrs set compression lz4;
@@ -43,6 +68,8 @@ $$;
 create unique index audit_event_id_key on agent_sessions.audit_event (tenant, stream, event_id) where event_id is not null;
 create index audit_event_time_idx on agent_sessions.audit_event (tenant, occurred_at, stream, seq);
 create index audit_event_session_idx on agent_sessions.audit_event (tenant, session_id, occurred_at) where session_id is not null;
+
+create index audit_anchor_leaf_stream_idx on agent_sessions.audit_anchor_leaf (tenant, stream, seq) where stream is not null;
 
 comment on table agent_sessions.audit_event is 'The audit trail: one chain of events per tenant and stream, append-only for everybody';
 comment on column agent_sessions.audit_event.tenant is 'The tenant, from the setting agent_sessions.tenant';
@@ -67,3 +94,19 @@ comment on column agent_sessions.audit_chain.tenant is 'The tenant of the stream
 comment on column agent_sessions.audit_chain.stream is 'The name of the stream';
 comment on column agent_sessions.audit_chain.base_seq is 'The last seq that audit_prune has removed, 0 if none';
 comment on column agent_sessions.audit_chain.base_hash is 'The hash of the event there, which the first that is left is linked to';
+comment on table agent_sessions.audit_anchor is 'The anchors that were made: one root over the heads of all chains of a tenant';
+comment on column agent_sessions.audit_anchor.tenant is 'The tenant';
+comment on column agent_sessions.audit_anchor.anchor_id is 'Counts the tenant''s anchors, from 1';
+comment on column agent_sessions.audit_anchor.root is 'The Merkle root (RFC 6962), in hex: keep it outside of the database';
+comment on column agent_sessions.audit_anchor.chains is 'How many leaves it has';
+comment on column agent_sessions.audit_anchor.at is 'When it was made';
+comment on table agent_sessions.audit_anchor_leaf is 'The heads under each anchor, in the order of the tree';
+comment on column agent_sessions.audit_anchor_leaf.tenant is 'The tenant';
+comment on column agent_sessions.audit_anchor_leaf.anchor_id is 'The anchor';
+comment on column agent_sessions.audit_anchor_leaf.ordinal is 'The place in the tree, from 0: streams by name, then sessions by session_id and agent_id';
+comment on column agent_sessions.audit_anchor_leaf.leaf is 'What is hashed: ["stream",tenant,stream,seq,hash] or ["session",tenant,agent_id,session_id,position,digest]';
+comment on column agent_sessions.audit_anchor_leaf.stream is 'The stream, if it is one';
+comment on column agent_sessions.audit_anchor_leaf.seq is 'The seq of the stream''s head';
+comment on table agent_sessions.audit_tracking is 'What the engine writes down of itself, by tenant';
+comment on column agent_sessions.audit_tracking.tenant is 'The tenant';
+comment on column agent_sessions.audit_tracking.what is 'state, delete, branch, erase, trim, lease, access or tenant';

@@ -37,4 +37,4 @@ create function agent_sessions.audit_prune(
 ) returns bigint
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'agent_sessions_audit_prune';
 comment on function agent_sessions.audit_prune(text, bigint) is
-  'Removes the events before before_seq for good, and returns how many; the chain verifies from there on. Only as far as an anchor has recorded the stream: SE020 with the last seq that may go. The newest event stays. For admins. SE001';
+  'Removes the events before before_seq for good, and returns how many; the chain verifies from there on. Only as far as an anchor has recorded the stream (SE014). The newest event stays. For admins. SE001';

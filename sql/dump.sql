@@ -6,3 +6,8 @@ select pg_catalog.pg_extension_config_dump('agent_sessions.session_sid_seq', '')
 select pg_catalog.pg_extension_config_dump('agent_sessions.lease_fence_seq', '');
 select pg_catalog.pg_extension_config_dump('agent_sessions.session_item', 'ORDER BY sid, position');
 select pg_catalog.pg_extension_config_dump('agent_sessions.session_delta', 'ORDER BY sid, target, chunk_no');
+select pg_catalog.pg_extension_config_dump('agent_sessions.audit_chain', '');
+select pg_catalog.pg_extension_config_dump('agent_sessions.audit_event', 'ORDER BY tenant, stream, seq');
+select pg_catalog.pg_extension_config_dump('agent_sessions.audit_anchor', '');
+select pg_catalog.pg_extension_config_dump('agent_sessions.audit_anchor_leaf', '');
+select pg_catalog.pg_extension_config_dump('agent_sessions.audit_tracking', '');

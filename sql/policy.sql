@@ -29,3 +29,23 @@ using (
   then true else false end
 );
 comment on policy visible on agent_sessions.session_delta is 'The current tenant''s chunks; under isolation, the current agent''s';
+
+alter table agent_sessions.audit_event enable row level security;
+create policy visible on agent_sessions.audit_event
+using (case when tenant = (select agent_sessions.current_tenant()) then true else false end);
+comment on policy visible on agent_sessions.audit_event is 'The current tenant''s events';
+
+alter table agent_sessions.audit_chain enable row level security;
+create policy visible on agent_sessions.audit_chain
+using (case when tenant = (select agent_sessions.current_tenant()) then true else false end);
+comment on policy visible on agent_sessions.audit_chain is 'The current tenant''s chains';
+
+alter table agent_sessions.audit_anchor enable row level security;
+create policy visible on agent_sessions.audit_anchor
+using (case when tenant = (select agent_sessions.current_tenant()) then true else false end);
+comment on policy visible on agent_sessions.audit_anchor is 'The current tenant''s anchors';
+
+alter table agent_sessions.audit_anchor_leaf enable row level security;
+create policy visible on agent_sessions.audit_anchor_leaf
+using (case when tenant = (select agent_sessions.current_tenant()) then true else false end);
+comment on policy visible on agent_sessions.audit_anchor_leaf is 'The current tenant''s leaves';

@@ -40,6 +40,26 @@ create function agent_sessions.on_truncate() returns trigger
 language c as 'MODULE_PATHNAME', 'agent_sessions_on_truncate';
 comment on function agent_sessions.on_truncate() is 'Refuses TRUNCATE (SE014)';
 
+create function agent_sessions.on_session_changed() returns trigger
+language c as 'MODULE_PATHNAME', 'agent_sessions_on_session_changed';
+comment on function agent_sessions.on_session_changed() is 'Writes a change of the document, or that the session was hidden, to the audit trail, where that is tracked';
+
+create function agent_sessions.on_session_branched() returns trigger
+language c as 'MODULE_PATHNAME', 'agent_sessions_on_session_branched';
+comment on function agent_sessions.on_session_branched() is 'Writes a branch to the audit trail, where that is tracked';
+
+create function agent_sessions.on_audit_insert() returns trigger
+language c as 'MODULE_PATHNAME', 'agent_sessions_on_audit_insert';
+comment on function agent_sessions.on_audit_insert() is 'Gives the event its seq, text and hashes, or verifies those that it brings (SE017)';
+
+create function agent_sessions.on_audit_change() returns trigger
+language c as 'MODULE_PATHNAME', 'agent_sessions_on_audit_change';
+comment on function agent_sessions.on_audit_change() is 'Refuses to change or remove an event (SE014), unless audit_prune has moved the base past it';
+
+create function agent_sessions.on_chain_change() returns trigger
+language c as 'MODULE_PATHNAME', 'agent_sessions_on_chain_change';
+comment on function agent_sessions.on_chain_change() is 'Lets a chain''s base move on to an event that an anchor covers, and nothing else (SE014)';
+
 create trigger fill before insert on agent_sessions.session
 for each row execute function agent_sessions.on_session_insert();
 create trigger advance before update on agent_sessions.session
@@ -65,4 +85,24 @@ for each row execute function agent_sessions.on_delta_insert();
 create trigger append_only before update on agent_sessions.session_delta
 for each row execute function agent_sessions.on_delta_update();
 create trigger keep before truncate on agent_sessions.session_delta
+for each statement execute function agent_sessions.on_truncate();
+
+create trigger track after update on agent_sessions.session
+for each row when (old.revision is distinct from new.revision or old.deleted_at is distinct from new.deleted_at) execute function agent_sessions.on_session_changed();
+create trigger track_branch after insert on agent_sessions.session
+for each row when (new.branched_from is not null) execute function agent_sessions.on_session_branched();
+
+create trigger link before insert on agent_sessions.audit_event
+for each row execute function agent_sessions.on_audit_insert();
+create trigger append_only before update or delete on agent_sessions.audit_event
+for each row execute function agent_sessions.on_audit_change();
+create trigger keep before truncate on agent_sessions.audit_event
+for each statement execute function agent_sessions.on_truncate();
+create trigger base before update or delete on agent_sessions.audit_chain
+for each row execute function agent_sessions.on_chain_change();
+create trigger keep before truncate on agent_sessions.audit_chain
+for each statement execute function agent_sessions.on_truncate();
+create trigger keep before truncate on agent_sessions.audit_anchor
+for each statement execute function agent_sessions.on_truncate();
+create trigger keep before truncate on agent_sessions.audit_anchor_leaf
 for each statement execute function agent_sessions.on_truncate();

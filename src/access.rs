@@ -4,7 +4,9 @@ use std::ffi::CStr;
 
 use agent_sessions_core::error::Error;
 use pgrx::pg_sys::{Datum, TEXTOID};
+use serde_json::json;
 
+use crate::audit::track::{self, What};
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::catalog;
 use crate::postgres::owner::AsOwner;
@@ -52,15 +54,35 @@ const WRITER: &[&str] = &[
      agent_sessions.session_release",
 ];
 
-/// What an admin needs besides.
-const ADMIN: &[&str] = &["execute on function agent_sessions.session_break_lease"];
+/// What who reads and verifies the audit trail needs besides.
+const AUDITOR: &[&str] = &[
+    "select on agent_sessions.audit_event, agent_sessions.audit_chain, agent_sessions.audit_anchor, \
+     agent_sessions.audit_anchor_leaf, agent_sessions.audit_stream",
+    "execute on function agent_sessions.audit_list, agent_sessions.audit_matching, agent_sessions.audit_payload, \
+     agent_sessions.audit_stats, agent_sessions.audit_export, agent_sessions.audit_verify",
+    "execute on function agent_sessions.audit_check_anchor, agent_sessions.audit_proof, agent_sessions.audit_check_proof",
+];
 
-/// The privileges of a level. An auditor reads and verifies; an admin writes too, and may break a lease.
+/// What who writes the audit trail needs besides.
+const AUDITED: &[&str] = &[
+    "insert (tenant, stream, seq, event_id, occurred_at, action, actor, target, session_id, status, attrs, payload, \
+     prev_hash, hash) on agent_sessions.audit_event",
+    "execute on function agent_sessions.audit_append, agent_sessions.audit_append_batch, agent_sessions.audit_import, \
+     agent_sessions.audit_anchor",
+];
+
+/// What an admin needs besides.
+const ADMIN: &[&str] =
+    &["execute on function agent_sessions.session_break_lease, agent_sessions.audit_track, agent_sessions.audit_prune"];
+
+/// The privileges of a level. A reader sees the sessions, an auditor the audit trail too; a writer writes both; an admin may break
+/// a lease, and says what is tracked and pruned.
 fn privileges(level: &str) -> Result<Vec<&'static str>, Error> {
     match level {
-        "reader" | "auditor" => Ok(READER.to_vec()),
-        "writer" => Ok([READER, WRITER].concat()),
-        "admin" => Ok([READER, WRITER, ADMIN].concat()),
+        "reader" => Ok(READER.to_vec()),
+        "auditor" => Ok([READER, AUDITOR].concat()),
+        "writer" => Ok([READER, WRITER, AUDITOR, AUDITED].concat()),
+        "admin" => Ok([READER, WRITER, AUDITOR, AUDITED, ADMIN].concat()),
         _ => Err(Error::invalid("level", "must be reader, writer, auditor or admin")),
     }
 }
@@ -70,21 +92,21 @@ pub fn access_grant(call: &mut Call) -> Returns {
     let level = call.text().ok_or_else(|| Error::invalid("level", "must be given"))?;
     let privileges = privileges(level)?;
     as_owner("access_grant", |spi| {
-        let role = grantee(role)?;
-        privileges.iter().for_each(|privilege| spi.execute(&format!("grant {privilege} to {role}")));
-        Ok(())
+        let to = grantee(role)?;
+        privileges.iter().for_each(|privilege| spi.execute(&format!("grant {privilege} to {to}")));
+        note(spi, "access_grant", role, &json!({ "level": level }))
     })
 }
 
 pub fn access_revoke(call: &mut Call) -> Returns {
     let role = role_argument(call)?;
     as_owner("access_revoke", |spi| {
-        let role = grantee(role)?;
+        let from = grantee(role)?;
         // What was granted, and no more: the owner has no say over the trigger functions.
-        for privilege in [READER, WRITER, ADMIN].concat().iter().rev() {
-            spi.execute(&format!("revoke {privilege} from {role}"));
+        for privilege in [READER, WRITER, AUDITOR, AUDITED, ADMIN].concat().iter().rev() {
+            spi.execute(&format!("revoke {privilege} from {from}"));
         }
-        Ok(())
+        note(spi, "access_revoke", role, &json!(null))
     })
 }
 
@@ -92,11 +114,20 @@ pub fn access_force_rls(call: &mut Call) -> Returns {
     let enabled = call.bool().ok_or_else(|| Error::invalid("enabled", "must be given"))?;
     as_owner("access_force_rls", |spi| {
         let force = if enabled { "force" } else { "no force" };
-        for table in ["session", "session_item", "session_delta"] {
+        for table in [
+            "session",
+            "session_item",
+            "session_delta",
+            "audit_event",
+            "audit_chain",
+            "audit_anchor",
+            "audit_anchor_leaf",
+        ] {
             spi.execute(&format!("alter table agent_sessions.{table} {force} row level security"));
         }
         REMEMBER.run(spi, See::Now, &[Some(text_datum(if enabled { "on" } else { "off" }))]);
-        Ok(())
+        let owner = catalog::role_name(catalog::owner());
+        track::note_role(spi, What::Access, "access_force_rls", &owner, &json!({ "enabled": enabled }))
     })
 }
 
@@ -110,6 +141,10 @@ fn grantee(role: &CStr) -> Result<String, Error> {
         return Err(Error::invalid("role", "must not be the owner of the extension"));
     }
     Ok(catalog::quoted(role))
+}
+
+fn note(spi: &Spi, action: &str, role: &CStr, payload: &serde_json::Value) -> Result<(), Error> {
+    track::note_role(spi, What::Access, action, &role.to_string_lossy(), payload)
 }
 
 /// Runs statements as the owner, so that what a superuser grants the owner can take back. 42501 for anyone who may not

@@ -7,12 +7,14 @@ use pgrx::pg_sys::{Datum, INT8OID, TEXTOID};
 
 use crate::address::{Address, sid_of};
 use crate::append;
+use crate::audit::track::{self, Deed, What};
 use crate::draft::{self, Draft, Item};
 use crate::history::{self, Wanted};
 use crate::item;
 use crate::lease::Given;
 use crate::log::Log;
 use crate::postgres::call::{Call, Returns};
+use crate::postgres::catalog;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::value::{Element, array, text_datum};
@@ -107,6 +109,15 @@ pub fn session_branch(call: &mut Call) -> Returns {
     );
     if created.len() == 0 {
         return Err(Error::SessionExists { session_id: branch.session_id, agent_id: branch.agent_id });
+    }
+    if catalog::is_owner() {
+        // Of the owner's branches the trigger does not tell, since a restore brings them as well.
+        let (tenant, agent_id, session_id) = (&branch.tenant, &branch.agent_id, &branch.session_id);
+        let payload = serde_json::json!({ "fork_position": inherit.then_some(fork) });
+        track::note(
+            &spi,
+            &Deed { what: What::Branch, action: "session_branch", tenant, agent_id, session_id, payload },
+        );
     }
     if let Some(seed) = seed
         && let Some(log) = Log::open(&spi, &branch, OnMissing::Error)?

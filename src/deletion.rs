@@ -195,8 +195,11 @@ fn seize(spi: &Spi, sid: i64, older_than: Option<Datum>) -> bool {
         let family = with_sub_sessions(spi, sid);
         let is_free = LOCK_FREE.run(spi, See::Latest, &[Some(sids(&family))]).len() == family.len();
         let is_whole = is_free && with_sub_sessions(spi, sid) == family;
+        // A lost lease among those that are brought would fail the deletion.
+        let is_admitted =
+            || family.iter().all(|sid| Head::lock_latest(spi, *sid).is_some_and(|head| head.admit(None).is_ok()));
         let is_due = || STILL_DUE.run(spi, See::Latest, &[Some(Datum::from(sid)), older_than]).len() > 0;
-        (is_whole && is_due() && seize_sources(spi, &family)).then_some(())
+        (is_whole && is_due() && is_admitted() && seize_sources(spi, &family)).then_some(())
     });
     seized.is_some()
 }

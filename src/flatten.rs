@@ -8,7 +8,7 @@ use agent_sessions_core::error::Error;
 use agent_sessions_core::word::{OnMissing, Op};
 use pgrx::pg_sys::{BYTEAOID, Datum, INT8OID, TEXTOID};
 
-use crate::address::Address;
+use crate::address::{Address, sid_of};
 use crate::deletion;
 use crate::draft::Draft;
 use crate::head::Base;
@@ -39,6 +39,21 @@ static COPY: KeptPlan = KeptPlan::new(
     &[INT8OID, INT8OID, INT8OID, TEXTOID, TEXTOID, BYTEAOID],
 );
 
+static LOCK_BRANCHES: KeptPlan = KeptPlan::new(
+    c"select from agent_sessions.session s where s.branched_from operator(pg_catalog.=) $1 order by s.sid \
+      for no key update",
+    &[INT8OID],
+);
+
+// What leaves within the inheritance inherits nothing of the branch's own: it goes over to the ancestor whose entry it follows,
+// since the copies have other digests.
+static GO_OVER: KeptPlan = KeptPlan::new(
+    c"update agent_sessions.session set branched_from = $2 \
+      where branched_from operator(pg_catalog.=) $1 and fork_position operator(pg_catalog.>) $3 \
+        and fork_position operator(pg_catalog.<=) $4 and fork_position operator(pg_catalog.>) base_position",
+    &[INT8OID, INT8OID, INT8OID, INT8OID],
+);
+
 static LET_GO: KeptPlan = KeptPlan::new(
     c"update agent_sessions.session set branched_from = null where sid operator(pg_catalog.=) $1",
     &[INT8OID],
@@ -51,12 +66,13 @@ pub fn session_flatten(call: &mut Call) -> Returns {
     let address = Address::resolve(session_id, agent_id)?;
 
     let spi = Spi::connect();
+    lock_branches(&spi, &address);
     let Some(log) = Log::open(&spi, &address, OnMissing::Error)? else { return Ok(None) };
     log.head.admit(lease)?;
-    let inherited = log.lineage.inherited();
-    if inherited.is_empty() {
+    if !log.head.origin.inherits() {
         return Ok(Some(Datum::from(0_i64)));
     }
+    let inherited = log.lineage.inherited();
     // What is broken must not be chained anew, as if it had been written so.
     if let Some((position, _)) = verify::walk(&spi, log.lineage.stretches()).and_then(|verdict| verdict.fault) {
         return Err(Error::DigestMismatch { column: "digest", position });
@@ -78,12 +94,24 @@ pub fn session_flatten(call: &mut Call) -> Returns {
         .map(|position| Draft { payload: Some(Json::from_part(&erased)), ..Draft::about(Op::Erase, *position) });
     let drafts: Vec<Draft> = (first > 0).then_some(trim).into_iter().chain(erasures).collect();
     log.write(&drafts, lease);
+    for stretch in inherited {
+        let bounds = [log.sid(), stretch.sid, stretch.from, stretch.until].map(|bound| Some(Datum::from(bound)));
+        GO_OVER.run(&spi, See::Latest, &bounds);
+    }
     LET_GO.run(&spi, See::Now, &[Some(Datum::from(log.sid()))]);
     if first > 0 {
         retention::move_base(&spi, log.sid(), first, &start);
     }
     deletion::collect(&spi, log.head.origin.branched_from);
     Ok(Some(Datum::from(copies.count)))
+}
+
+/// Locks the branches of the branch, before itself: from branch to source, as every call locks that locks both.
+fn lock_branches(spi: &Spi, address: &Address) {
+    if let Some(sid) = sid_of(spi, See::Now, &address.parameters()) {
+        let _owner = AsOwner::switch();
+        LOCK_BRANCHES.run(spi, See::Now, &[Some(Datum::from(sid))]);
+    }
 }
 
 struct Copies {

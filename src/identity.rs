@@ -8,6 +8,7 @@ use agent_sessions_core::error::Error;
 use agent_sessions_core::name;
 use pgrx::pg_sys::{Datum, Oid, REGROLEOID, TEXTOID};
 
+use crate::audit::track::{self, What};
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::catalog;
 use crate::postgres::invalidation;
@@ -179,6 +180,8 @@ fn change_binding(call: &mut Call, function: &str, plan: &KeptPlan) -> Returns {
     let _owner = AsOwner::switch();
     CLEAN.run(&spi, See::Now, &[]);
     plan.run(&spi, See::Now, &[Some(Datum::from(role)), Some(text_datum(tenant))]);
+    let payload = serde_json::json!({ "tenant": tenant });
+    track::note_role(&spi, What::Tenant, function, &catalog::role_name(role), &payload)?;
     Ok(Some(Datum::from(0)))
 }
 

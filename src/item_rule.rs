@@ -356,7 +356,7 @@ fn is_erased(old: &Tuple, new: &Tuple) -> bool {
     same && gone && named()
 }
 
-/// No log and no list of sessions is emptied at once.
+/// No log, no list of sessions and no trail is emptied at once.
 pub fn on_truncate<'a>(_: &Trigger<'a>) -> Returns<'a> {
-    Err(Error::AppendOnly { object: "session and session_item", reason: "TRUNCATE would remove what a chain proves" })
+    Err(Error::AppendOnly { object: "the table", reason: "TRUNCATE would remove what a chain proves" })
 }

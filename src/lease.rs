@@ -11,6 +11,7 @@ use agent_sessions_core::word::OnMissing;
 use pgrx::pg_sys::{BYTEAOID, Datum, INT8OID, TEXTOID, TIMESTAMPTZOID};
 
 use crate::address::{Address, sid_of};
+use crate::audit::track::{self, Deed, What};
 use crate::head::Head;
 use crate::identity;
 use crate::postgres::call::{Call, Returns, Set};
@@ -204,7 +205,14 @@ pub fn session_break_lease(call: &mut Call) -> Returns {
     let session_id = call.text();
     let agent_id = call.text();
     let address = Address::resolve(session_id, agent_id)?;
-    Ok(Some(Datum::from(clear(&address, Head::has_lease)?)))
+    let broken = clear(&address, Head::has_lease)?;
+    if broken {
+        let Address { tenant, agent_id, session_id } = &address;
+        let payload = serde_json::Value::Null;
+        let action = "session_break_lease";
+        track::note(&Spi::connect(), &Deed { what: What::Lease, action, tenant, agent_id, session_id, payload });
+    }
+    Ok(Some(Datum::from(broken)))
 }
 
 /// Ends the session's lease if `may` says so; the fence stays, so that the next is larger.

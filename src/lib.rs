@@ -6,6 +6,7 @@
 mod access;
 mod address;
 mod append;
+mod audit;
 mod branch;
 mod change;
 mod changes;
@@ -82,6 +83,17 @@ export! {
         history::session_log as "session_log",
         history::session_stats as "session_stats",
         verify::session_verify as "session_verify",
+        audit::append::audit_append as "audit_append",
+        audit::append::audit_append_batch as "audit_append_batch",
+        audit::append::audit_payload as "audit_payload",
+        audit::verify::audit_verify as "audit_verify",
+        audit::import::audit_import as "audit_import",
+        audit::anchor::audit_anchor as "audit_anchor",
+        audit::anchor::audit_check_anchor as "audit_check_anchor",
+        audit::proof::audit_proof as "audit_proof",
+        audit::proof::audit_check_proof as "audit_check_proof",
+        audit::track::audit_track as "audit_track",
+        audit::prune::audit_prune as "audit_prune",
         access::access_grant as "access_grant",
         access::access_revoke as "access_revoke",
         access::access_force_rls as "access_force_rls",
@@ -101,6 +113,11 @@ export! {
         delta::on_item_closed as "on_item_closed",
         delta::on_delta_insert as "on_delta_insert",
         delta::on_delta_update as "on_delta_update",
+        session_rule::on_session_changed as "on_session_changed",
+        session_rule::on_session_branched as "on_session_branched",
+        audit::rule::on_audit_insert as "on_audit_insert",
+        audit::rule::on_audit_change as "on_audit_change",
+        audit::prune::on_chain_change as "on_chain_change",
         item_rule::on_truncate as "on_truncate",
 }
 
@@ -111,7 +128,8 @@ pgrx::extension_sql_file!("../sql/tenant_binding.sql", name = "tenant_binding", 
 pgrx::extension_sql_file!("../sql/session.sql", name = "session", requires = ["tenant_binding"]);
 pgrx::extension_sql_file!("../sql/session_item.sql", name = "session_item", requires = ["session"]);
 pgrx::extension_sql_file!("../sql/session_delta.sql", name = "session_delta", requires = ["session_item"]);
-pgrx::extension_sql_file!("../sql/identity.sql", name = "identity", requires = ["session_delta"]);
+pgrx::extension_sql_file!("../sql/audit_event.sql", name = "audit_event", requires = ["session_delta"]);
+pgrx::extension_sql_file!("../sql/identity.sql", name = "identity", requires = ["audit_event"]);
 pgrx::extension_sql_file!("../sql/rule.sql", name = "rule", requires = ["identity"]);
 pgrx::extension_sql_file!("../sql/policy.sql", name = "policy", requires = ["rule"]);
 pgrx::extension_sql_file!("../sql/paging.sql", name = "paging", requires = ["policy"]);
@@ -122,7 +140,10 @@ pgrx::extension_sql_file!("../sql/item_write.sql", name = "item_write", requires
 pgrx::extension_sql_file!("../sql/branch.sql", name = "branch", requires = ["item_write"]);
 pgrx::extension_sql_file!("../sql/retention.sql", name = "retention", requires = ["branch"]);
 pgrx::extension_sql_file!("../sql/lease.sql", name = "lease", requires = ["retention"]);
-pgrx::extension_sql_file!("../sql/access.sql", name = "access", requires = ["lease"]);
+pgrx::extension_sql_file!("../sql/audit_write.sql", name = "audit_write", requires = ["lease"]);
+pgrx::extension_sql_file!("../sql/audit_read.sql", name = "audit_read", requires = ["audit_write"]);
+pgrx::extension_sql_file!("../sql/audit_anchor.sql", name = "audit_anchor", requires = ["audit_read"]);
+pgrx::extension_sql_file!("../sql/access.sql", name = "access", requires = ["audit_anchor"]);
 pgrx::extension_sql_file!("../sql/version.sql", name = "version", requires = ["access"]);
 pgrx::extension_sql_file!("../sql/ownership.sql", name = "ownership", requires = ["version"]);
 pgrx::extension_sql_file!("../sql/dump.sql", name = "dump", requires = ["ownership"], finalize);

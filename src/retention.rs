@@ -8,6 +8,7 @@ use agent_sessions_core::word::{OnMissing, Op};
 use pgrx::pg_sys::{BOOLOID, BYTEAOID, Datum, INT8ARRAYOID, INT8OID};
 
 use crate::address::Address;
+use crate::audit::track::{self, Deed, What};
 use crate::deletion;
 use crate::draft::{self, Draft};
 use crate::head::Head;
@@ -87,29 +88,35 @@ pub fn session_trim(call: &mut Call) -> Returns {
     let spi = Spi::connect();
     let Some(log) = Log::open(&spi, &address, OnMissing::Error)? else { return Ok(None) };
     log.head.admit(lease)?;
-    // The newest entry stays: what the trim entry is about lies before it.
-    let base = keep_from.min(log.next_position() - 1);
-    let kept_tail = if force { None } else { history::newest_summary(&spi, See::Now, &log.lineage) };
-    let base = kept_tail.and_then(|summary| summary.kept_from()).map_or(base, |kept_from| kept_from.min(base));
-    if base <= log.lineage.own().from || deletion::is_needed(&spi, log.sid()) {
-        return Ok(Some(Datum::from(0_i64)));
-    }
-    // What only an earlier trim has left is not worth another one.
-    let [sid, from, until] = [log.sid(), log.lineage.own().from, base].map(|value| Some(Datum::from(value)));
-    if WORTH_TRIMMING.run(&spi, See::Now, &[sid, from, until]).len() == 0 {
-        return Ok(Some(Datum::from(0_i64)));
-    }
+    let Some(base) = next_base(&log, keep_from, force) else { return Ok(Some(Datum::from(0_i64))) };
     let Some(digest) = log.digest_before(base) else { return Err(address.not_found(&spi)) };
     let _owner = AsOwner::switch();
     let payload = trim_payload(&digest);
     log.write(&[Draft { payload: Some(Json::from_part(&payload)), ..Draft::about(Op::Trim, base) }], lease);
     move_base(&spi, log.sid(), base, &digest);
-    let [sid, base] = [log.sid(), base].map(|value| Some(Datum::from(value)));
-    DROP_DELTAS_BEFORE.run(&spi, See::Latest, &[sid, base]);
-    let removed = REMOVE.run(&spi, See::Latest, &[sid, base]).len() as i64;
+    let before = [log.sid(), base].map(|value| Some(Datum::from(value)));
+    DROP_DELTAS_BEFORE.run(&spi, See::Latest, &before);
+    let removed = REMOVE.run(&spi, See::Latest, &before).len() as i64;
     // A branch that has left its inheritance behind needs its ancestors no longer.
     deletion::collect(&spi, log.head.origin.branched_from);
+    let payload = serde_json::json!({ "base_position": base, "removed": removed });
+    tell(&spi, &address, What::Trim, "session_trim", payload);
     Ok(Some(Datum::from(removed)))
+}
+
+/// Where a log may begin that is to be kept from a position on; `None` if nothing can go.
+fn next_base(log: &Log, keep_from: i64, force: bool) -> Option<i64> {
+    // The newest entry stays: what the trim entry is about lies before it.
+    let base = keep_from.min(log.next_position() - 1);
+    let kept_tail = if force { None } else { history::newest_summary(log.spi, See::Now, &log.lineage) };
+    let base = kept_tail.and_then(|summary| summary.kept_from()).map_or(base, |kept_from| kept_from.min(base));
+    let from = log.lineage.own().from;
+    if base <= from || deletion::is_needed(log.spi, log.sid()) {
+        return None;
+    }
+    // What only an earlier trim has left is not worth another one.
+    let bounds = [log.sid(), from, base].map(|bound| Some(Datum::from(bound)));
+    (WORTH_TRIMMING.run(log.spi, See::Now, &bounds).len() > 0).then_some(base)
 }
 
 /// Moves the base of a log to where a trim entry says that it is. As the owner.
@@ -156,7 +163,16 @@ pub fn session_erase(call: &mut Call) -> Returns {
     }
     let _owner = AsOwner::switch();
     DROP_DELTAS.run(&spi, See::Latest, &[log.sid(), place].map(|value| Some(Datum::from(value))));
+    if erased > 0 {
+        let payload = serde_json::json!({ "target": place, "item_id": item_id, "erased": erased, "reason": reason });
+        tell(&spi, &address, What::Erase, "session_erase", payload);
+    }
     Ok(Some(Datum::from(erased)))
+}
+
+fn tell(spi: &Spi, address: &Address, what: What, action: &str, payload: serde_json::Value) {
+    let Address { tenant, agent_id, session_id } = address;
+    track::note(spi, &Deed { what, action, tenant, agent_id, session_id, payload });
 }
 
 fn has_content(log: &Log, place: i64) -> bool {

@@ -184,6 +184,9 @@ impl Error {
             }
             Error::DeltaOutOfOrder { .. } => "Send the chunk whose number is actual.".into(),
             Error::AppendOnly { object: "session", .. } => "Create another session for what differs.".into(),
+            Error::AppendOnly { object: "audit_event" | "audit_chain", .. } => {
+                "Append a further event; record an audit_anchor before audit_prune.".into()
+            }
             Error::AppendOnly { .. } => "Revise or retract by a further entry; the log keeps what was written.".into(),
             Error::Immutable { .. } => "Make a new one instead of changing it.".into(),
             Error::CredentialRejected { .. } => "Store a reference to the secret, not the secret.".into(),

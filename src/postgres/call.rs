@@ -42,6 +42,12 @@ impl<'a> Call<'a> {
         self.datum().map(|datum| unsafe { Json::from_datum(datum) })
     }
 
+    /// The text of a jsonb.
+    pub fn jsonb_text(&mut self) -> Option<&'a str> {
+        // SAFETY: declared as jsonb.
+        self.datum().map(|datum| unsafe { value::jsonb_text(datum) })
+    }
+
     pub fn int8(&mut self) -> Option<i64> {
         self.datum().map(|datum| datum.value() as i64)
     }

@@ -11,6 +11,12 @@ pub fn current_user() -> Oid {
     unsafe { pg_sys::GetUserId() }
 }
 
+/// The user that the client acts as, whoever a function or the engine acts as meanwhile.
+pub fn acting_user() -> Oid {
+    // SAFETY: reads a variable of the backend.
+    unsafe { pg_sys::GetOuterUserId() }
+}
+
 /// The user that the session was authenticated or authorised as.
 pub fn session_user() -> Oid {
     // SAFETY: reads a variable of the backend.

@@ -1,20 +1,33 @@
 //! All tests over the wire, in one binary: they share the template database that the harness makes once.
 
 mod bad_input;
+mod branch_flatten;
+mod branch_readers;
+mod branch_tamper;
+mod branch_tenants;
+mod branch_writes;
+mod branches;
 mod compare_and_set;
 mod concurrency;
 mod context;
+mod crash;
 mod digests;
 mod documentation;
 mod drivers;
 mod dump;
+mod explain;
 mod hardening;
+mod hiding;
+mod hiding_races;
 mod in_backend;
 mod install;
 mod isolation;
 mod items;
 mod leases;
 mod model;
+mod long_logs;
+mod page_times;
+mod pages;
 mod payloads;
 mod plans;
 mod races;

@@ -11,6 +11,7 @@ use tokio_postgres::SimpleQueryMessage;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Caller {
     Reader,
+    Auditor,
     Writer,
     Admin,
     Owner,
@@ -36,7 +37,7 @@ const fn function(
     Function { name, caller, arguments, all_null }
 }
 
-use Caller::{Admin, Owner, Reader, Trigger, Writer};
+use Caller::{Admin, Auditor, Owner, Reader, Trigger, Writer};
 
 const MISSING: Option<&str> = Some("SE001");
 
@@ -353,7 +354,94 @@ const FUNCTIONS: &[Function] = &[
     ),
     function("session_release", Writer, None, &[("session_id", "'s'"), ("lease", "'1:a'"), ("agent_id", "''")]),
     function("session_break_lease", Admin, MISSING, &[("session_id", "'s'"), ("agent_id", "''")]),
+    function(
+        "audit_append",
+        Writer,
+        MISSING,
+        &[
+            ("action", "'login'"),
+            ("payload", "'{}'"),
+            ("stream", "'logins'"),
+            ("actor", "'ann'"),
+            ("target", "'door'"),
+            ("session_id", "'s'"),
+            ("status", "'ok'"),
+            ("attrs", "'{}'"),
+            ("occurred_at", "'2020-01-01'"),
+            ("event_id", "'e'"),
+        ],
+    ),
+    function(
+        "audit_append_batch",
+        Writer,
+        MISSING,
+        &[("stream", "'logins'"), ("events", "'[{\"action\": \"login\"}]'")],
+    ),
+    function("audit_import", Writer, MISSING, &[("stream", "'old'"), ("lines", "'[]'"), ("fields", "'{}'")]),
+    function("audit_prune", Admin, MISSING, &[("stream", "'logins'"), ("before_seq", "2")]),
+    function("audit_payload", Auditor, None, &[("data", "'{\"payload\": 1}'")]),
+    function(
+        "audit_matching",
+        Auditor,
+        None,
+        &[
+            ("tenant", "''"),
+            ("stream", "''"),
+            ("actor", "'ann'"),
+            ("action", "'login'"),
+            ("target", "'door'"),
+            ("session_id", "'s'"),
+            ("status", "'ok'"),
+            ("attrs", "'{}'"),
+            ("since", "'2020-01-01'"),
+            ("until", "'2100-01-01'"),
+        ],
+    ),
+    function(
+        "audit_list",
+        Auditor,
+        None,
+        &[
+            ("stream", "''"),
+            ("actor", "'ann'"),
+            ("action", "'login'"),
+            ("target", "'door'"),
+            ("session_id", "'s'"),
+            ("status", "'ok'"),
+            ("attrs", "'{}'"),
+            ("since", "'2020-01-01'"),
+            ("until", "'2100-01-01'"),
+            ("after", "0"),
+            ("before", "9"),
+            ("newest_first", "false"),
+            ("max_rows", "5"),
+            ("tenant", "''"),
+        ],
+    ),
+    function(
+        "audit_stats",
+        Auditor,
+        None,
+        &[("stream", "''"), ("since", "'2020-01-01'"), ("until", "'2100-01-01'"), ("tenant", "''")],
+    ),
+    function("audit_export", Auditor, None, &[("stream", "''"), ("after", "0"), ("max_rows", "5"), ("tenant", "''")]),
+    function(
+        "audit_verify",
+        Auditor,
+        None,
+        &[("stream", "''"), ("from_seq", "1"), ("head_seq", "1"), ("head_hash", "'x'"), ("tenant", "''")],
+    ),
+    function("audit_anchor", Writer, None, &[]),
+    function("audit_check_anchor", Auditor, MISSING, &[("root", "'00'"), ("anchor_id", "1")]),
+    function("audit_proof", Auditor, MISSING, &[("stream", "'logins'"), ("seq", "1"), ("anchor_id", "1")]),
+    function("audit_check_proof", Auditor, MISSING, &[("proof", "'{}'"), ("root", "'00'")]),
+    function("audit_track", Admin, MISSING, &[("what", "'all'"), ("enabled", "true")]),
     function("on_session_insert", Trigger, None, &[]),
+    function("on_session_changed", Trigger, None, &[]),
+    function("on_session_branched", Trigger, None, &[]),
+    function("on_audit_insert", Trigger, None, &[]),
+    function("on_audit_change", Trigger, None, &[]),
+    function("on_chain_change", Trigger, None, &[]),
     function("on_session_update", Trigger, None, &[]),
     function("on_session_delete", Trigger, None, &[]),
     function("on_item_insert", Trigger, None, &[]),
@@ -377,6 +465,11 @@ struct Relation {
 
 const fn read_only(name: &'static str) -> Relation {
     Relation { name, reader: &["SELECT"], writer: &["SELECT"], inserts: &[], updates: &[] }
+}
+
+/// For who reads the audit trail, too.
+const fn audited(name: &'static str) -> Relation {
+    Relation { name, reader: &[], writer: &["SELECT"], inserts: &[], updates: &[] }
 }
 
 const fn closed(name: &'static str) -> Relation {
@@ -439,6 +532,33 @@ const RELATIONS: &[Relation] = &[
     read_only("session_head"),
     read_only("live_item"),
     read_only("lease_status"),
+    Relation {
+        name: "audit_event",
+        reader: &[],
+        writer: &["SELECT"],
+        inserts: &[
+            "tenant",
+            "stream",
+            "seq",
+            "event_id",
+            "occurred_at",
+            "action",
+            "actor",
+            "target",
+            "session_id",
+            "status",
+            "attrs",
+            "payload",
+            "prev_hash",
+            "hash",
+        ],
+        updates: &[],
+    },
+    audited("audit_chain"),
+    audited("audit_anchor"),
+    audited("audit_anchor_leaf"),
+    audited("audit_stream"),
+    closed("audit_tracking"),
     closed("lease_fence_seq"),
     closed("setting"),
     closed("tenant_binding"),
@@ -449,6 +569,9 @@ async fn with_a_session(db: &Database) {
     let writer = db.writer().await;
     writer.create_session("s").await;
     writer.append_batch("s", r#"[{"payload":0},{"payload":1},{"payload":2,"item_id":"i","tag":"t"}]"#).await;
+    writer
+        .run("select agent_sessions.audit_append('login', stream => 'logins'); select agent_sessions.audit_anchor()")
+        .await;
 }
 
 async fn list(connection: &Connection, sql: &str) -> Vec<String> {
@@ -481,7 +604,7 @@ async fn every_function_has_its_callers_and_takes_every_argument_by_name() {
     let callers = [
         (db.stranger().await, "stranger", None),
         (db.reader().await, "reader", Some(Reader)),
-        (db.connect(Role::Named(auditor)).await, "auditor", Some(Reader)),
+        (db.connect(Role::Named(auditor)).await, "auditor", Some(Auditor)),
         (db.writer().await, "writer", Some(Writer)),
         (db.connect(Role::Named(admin)).await, "admin", Some(Admin)),
         (db.owner().await, "owner", Some(Owner)),
@@ -619,7 +742,7 @@ async fn every_role_sees_the_rows_that_it_may() {
         }
         assert_sqlstate!(stranger.query(&sql, &[]).await, "42501");
     }
-    for table in ["agent_sessions.setting", "agent_sessions.tenant_binding"] {
+    for table in ["agent_sessions.setting", "agent_sessions.tenant_binding", "agent_sessions.audit_tracking"] {
         let sql = format!("select count(*) from {table}");
         for connection in [&reader, &writer, &stranger] {
             assert_sqlstate!(connection.query(&sql, &[]).await, "42501");
