@@ -156,6 +156,11 @@ impl Session {
         }
     }
 
+    /// Whether its log begins with entries of another session.
+    fn inherits(&self) -> bool {
+        self.source.is_some() && self.fork.is_some_and(|fork| self.base < fork)
+    }
+
     pub fn entry(&self, position: i64) -> Option<&Entry> {
         self.log.iter().find(|entry| entry.position == position)
     }
@@ -413,7 +418,7 @@ impl Model {
                 self.existing(name)?;
                 Ok(vec![row![self.end_lease(name)]])
             }
-            Call::Expire => Ok(vec![row![self.expire()]]),
+            Call::Expire => Ok(vec![row![self.expire(lease)]]),
             Call::History { page, kinds, tags, item_ids } => {
                 let Some(session) = self.find(name) else { return Ok(Vec::new()) };
                 let session = &self.sessions[session];
@@ -629,7 +634,10 @@ impl Model {
         match on_conflict {
             OnConflict::Keep => Ok(Placed { position, outcome: "kept" }),
             OnConflict::Error if is_replay => Ok(Placed { position, outcome: "replayed" }),
-            OnConflict::Replace if is_same_item && self.shows(session, position, item.payload, item.attrs) => {
+            // Said to be open, it stays open.
+            OnConflict::Replace
+                if is_same_item && self.shows(session, position, item.payload, item.attrs, op == Op::Open) =>
+            {
                 Ok(Placed { position, outcome: "replayed" })
             }
             OnConflict::Replace if is_same_item => {
@@ -640,10 +648,12 @@ impl Model {
         }
     }
 
-    /// Whether the item shows this content already; attrs that are not given stay.
-    fn shows(&self, session: usize, position: i64, payload: &str, attrs: Option<&str>) -> bool {
+    /// Whether there is nothing to revise; attrs that are not given stay. Any content closes an open item.
+    fn shows(&self, session: usize, position: i64, payload: &str, attrs: Option<&str>, stays_open: bool) -> bool {
         self.sessions[session].live_at(position).is_some_and(|live| {
-            self.payload(live.content) == Some(payload) && (attrs.is_none() || self.attrs(live.content) == attrs)
+            (stays_open || !live.is_open())
+                && self.payload(live.content) == Some(payload)
+                && (attrs.is_none() || self.attrs(live.content) == attrs)
         })
     }
 
@@ -678,8 +688,7 @@ impl Model {
         let Some(position) = item.filter(is_meant).map(|item| item.position) else { return refuse("SE011") };
         match stored.live_at(position) {
             None if !may_revive => refuse("SE011"),
-            // The same content closes an open item, and otherwise writes nothing.
-            Some(live) if !live.is_open() && self.shows(session, position, payload, attrs) => Ok(live.content.position),
+            Some(live) if self.shows(session, position, payload, attrs, false) => Ok(live.content.position),
             _ => Ok(self.give_content(session, position, payload, attrs)),
         }
     }
@@ -807,9 +816,7 @@ impl Model {
     /// Whether a branch that is still there stands on this session's log.
     fn is_needed(&self, session: usize) -> bool {
         self.sessions.iter().enumerate().any(|(number, branch)| {
-            branch.source == Some(session)
-                && branch.fork.is_some_and(|fork| branch.base < fork)
-                && (!branch.deleted || self.is_needed(number))
+            branch.source == Some(session) && branch.inherits() && (!branch.deleted || self.is_needed(number))
         })
     }
 
@@ -831,7 +838,7 @@ impl Model {
             copies.insert(entry.serial, self.entries);
             self.entries += 1;
         }
-        for reader in self.branches_of(session) {
+        for reader in self.read_through(session) {
             for entry in &mut self.sessions[reader].log {
                 if let Some(copy) = copies.get(&entry.serial) {
                     (entry.serial, entry.holder) = (*copy, session);
@@ -851,16 +858,24 @@ impl Model {
         Ok(vec![row![inherited.len()]])
     }
 
-    /// The session, its branches, their branches, and so on.
-    fn branches_of(&self, session: usize) -> Vec<usize> {
-        let mut all = vec![session];
+    /// The session and those whose logs go on from its own. Those that have left before go over to the session that holds
+    /// the last entry that they inherit.
+    fn read_through(&mut self, session: usize) -> Vec<usize> {
+        let mut readers = vec![session];
         // A branch is younger than its source.
-        for (number, branch) in self.sessions.iter().enumerate() {
-            if branch.source.is_some_and(|source| all.contains(&source)) {
-                all.push(number);
+        for number in session + 1..self.sessions.len() {
+            let branch = &self.sessions[number];
+            if !branch.inherits() || branch.source.is_none_or(|source| !readers.contains(&source)) {
+                continue;
+            }
+            let last = branch.log.iter().rfind(|entry| Some(entry.position) < branch.fork);
+            if branch.fork > self.sessions[session].fork {
+                readers.push(number);
+            } else if let Some(last) = last {
+                self.sessions[number].source = Some(last.holder);
             }
         }
-        all
+        readers
     }
 
     /// Removes own entries only: what is inherited goes from the log together with the first of these.
@@ -872,7 +887,9 @@ impl Model {
         let first_own = stored.base.max(inherits_until);
         let kept_from = stored.context().0.and_then(|summary| summary.item.target).filter(|_| !force);
         let base = keep_from.min(stored.next - 1).min(kept_from.unwrap_or(keep_from));
-        if base <= first_own || self.is_needed(session) {
+        let mut removed = stored.log.iter().filter(|entry| (first_own..base).contains(&entry.position));
+        // What only an earlier trim has left is not worth another one.
+        if removed.all(|entry| entry.op == Op::Trim) || self.is_needed(session) {
             return Ok(vec![row![0_i64]]);
         }
         self.write_about(session, Op::Trim, base);
@@ -946,15 +963,17 @@ impl Model {
         ended
     }
 
-    /// The longest expired ones first, each with all that is below it. Leases below protect what is above.
-    fn expire(&mut self) -> usize {
+    /// The longest expired ones first, each with all that is below it. A lease below protects what is above, and so does one
+    /// that was brought and is lost.
+    fn expire(&mut self, lease: &Lease) -> usize {
         let is_due = |session: &usize| self.sessions[*session].expired.is_some();
         let mut due: Vec<usize> = (0..self.sessions.len()).filter(is_due).collect();
         due.sort_by_key(|session| self.sessions[*session].expired);
         let mut deleted = 0;
         for session in due {
-            let is_leased = self.gone_with(session).iter().any(|one| self.sessions[*one].lease.is_some());
-            if !self.sessions[session].deleted && !is_leased {
+            let is_held =
+                |one: &usize| self.sessions[*one].lease.is_some() || self.admit_indirectly(*one, lease).is_err();
+            if !self.sessions[session].deleted && !self.gone_with(session).iter().any(is_held) {
                 self.delete(session);
                 deleted += 1;
             }
@@ -1059,6 +1078,7 @@ impl Model {
         };
         match found {
             None => Lease::Nothing,
+            Some(_) if !by_setting && !step.raw && !step.call.takes_lease() => Lease::Nothing,
             Some(number) if by_setting || step.raw => Lease::Setting(vec![number]),
             Some(number) => Lease::Argument(number),
         }

@@ -233,6 +233,20 @@ pub struct Step {
 }
 
 impl Call {
+    /// Whether the function has an argument for a lease.
+    pub fn takes_lease(&self) -> bool {
+        !matches!(
+            self,
+            Call::Create { .. }
+                | Call::Claim { .. }
+                | Call::Break
+                | Call::Expire
+                | Call::History { .. }
+                | Call::Context { .. }
+                | Call::Log { .. }
+        )
+    }
+
     /// The numbers of the call that have to be looked up.
     pub fn numbers(&mut self) -> Vec<&mut Number> {
         match self {

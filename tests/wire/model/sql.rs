@@ -220,20 +220,6 @@ fn function(call: &Call) -> (&'static str, Option<&'static str>, Vec<Argument>) 
     }
 }
 
-/// Whether the function has an argument for a lease.
-fn takes_lease(call: &Call) -> bool {
-    !matches!(
-        call,
-        Call::Create { .. }
-            | Call::Claim { .. }
-            | Call::Break
-            | Call::Expire
-            | Call::History { .. }
-            | Call::Context { .. }
-            | Call::Log { .. }
-    )
-}
-
 fn function_call(step: &Step, lease: Option<String>) -> String {
     let session = step.session.name();
     let (name, columns, arguments) = function(&step.call);
@@ -247,7 +233,7 @@ fn function_call(step: &Step, lease: Option<String>) -> String {
     }
     if matches!(step.call, Call::Extend | Call::Release) {
         all.push(("lease", Some(lease.unwrap_or("null".to_owned()))));
-    } else if takes_lease(&step.call) {
+    } else if step.call.takes_lease() {
         all.push(("lease", lease));
     }
     let all: Vec<String> = all.into_iter().filter_map(|(name, value)| Some(format!("{name} => {}", value?))).collect();
