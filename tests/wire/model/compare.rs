@@ -1,7 +1,8 @@
 //! What the readers show, of the engine by SQL and of the model, as rows of text.
 
-use super::contract::{Entry, Live, Model, Session};
-use super::plan::{Document, NAMES};
+use super::contract::Model;
+use super::log::{Entry, Live, Session};
+use super::step::{Document, NAMES, Number, Page};
 
 /// A row as the server sends it in the simple protocol.
 pub type Row = Vec<Option<String>>;
@@ -51,10 +52,12 @@ macro_rules! row {
 }
 pub(super) use row;
 
-pub const ITEM: &str = "position, op, kind, item_id, tag, author, payload::text, attrs::text, revised_at_position, open, delta_text";
+pub const ITEM: &str =
+    "position, op, kind, item_id, tag, author, payload::text, attrs::text, revised_at_position, open, delta_text";
 pub const ENTRY: &str = "position, op, target, kind, item_id, tag, author,
     case when op in ('trim', 'erase') then null else payload::text end, attrs::text";
-pub const SESSION: &str = "session_id, agent_id, owner, title, status, metadata::text, state::text, revision, next_position,
+pub const SESSION: &str =
+    "session_id, agent_id, owner, title, status, metadata::text, state::text, revision, next_position,
     input_tokens, origin, parent_session_id, branched_from, fork_position, lease_expires_at > clock_timestamp(),
     expires_at is not null, closed_at is not null";
 
@@ -67,7 +70,11 @@ pub struct Reader {
 
 pub const READERS: [Reader; 7] = [
     Reader { function: "session_get", columns: SESSION, rows: |model, session| vec![model.session_row_of(session)] },
-    Reader { function: "session_history", columns: ITEM, rows: |model, session| model.item_rows(session, &session.history()) },
+    Reader {
+        function: "session_history",
+        columns: ITEM,
+        rows: |model, session| model.item_rows(session, &session.history()),
+    },
     Reader { function: "session_context", columns: ITEM, rows: |model, session| model.context_rows(session, None) },
     Reader {
         function: "session_log",
@@ -76,7 +83,11 @@ pub const READERS: [Reader; 7] = [
     },
     Reader { function: "session_stats", columns: "kind, items, bytes", rows: Model::statistics },
     Reader { function: "session_lineage", columns: "depth, session_id, agent_id, fork_position", rows: Model::lineage },
-    Reader { function: "session_verify", columns: "entries, redacted, ok, first_bad_position, reason", rows: Model::verdict },
+    Reader {
+        function: "session_verify",
+        columns: "entries, redacted, ok, first_bad_position, reason",
+        rows: Model::verdict,
+    },
 ];
 
 impl Reader {
@@ -127,6 +138,22 @@ impl Model {
 
     pub fn item_rows(&self, session: &Session, items: &[Live]) -> Vec<Row> {
         items.iter().map(|live| self.item_row(session, live)).collect()
+    }
+
+    /// A page of the history, of those items whose kind, tag and item_id are among these.
+    pub fn history_rows(&self, session: &Session, page: &Page, among: [&Option<Vec<&str>>; 3]) -> Vec<Row> {
+        let mut items = session.history();
+        items.retain(|live| {
+            let words = [live.item.kind, live.item.tag, live.item.item_id];
+            let mut filters = among.into_iter().zip(words);
+            filters.all(|(list, word)| list.as_ref().is_none_or(|list| word.is_some_and(|word| list.contains(&word))))
+        });
+        self.item_rows(session, &page.of(items, |live| live.item.position))
+    }
+
+    pub fn log_rows(&self, session: &Session, page: &Page) -> Vec<Row> {
+        let entries = page.of(session.log.iter().collect(), |entry| entry.position);
+        entries.into_iter().map(|entry| self.entry_row(entry)).collect()
     }
 
     /// The summary, and the newest so many of the items.
@@ -211,5 +238,19 @@ impl Model {
     fn verdict(&self, session: &Session) -> Vec<Row> {
         let redacted = session.log.iter().filter(|entry| self.is_erased(entry)).count();
         vec![row![session.log.len(), redacted, true, None::<i64>, None::<&str>]]
+    }
+}
+
+impl Page {
+    /// The rows that this page has of those in the order of the log.
+    fn of<T>(&self, mut rows: Vec<T>, position: impl Fn(&T) -> i64) -> Vec<T> {
+        let value = |number: Option<Number>, otherwise| number.map_or(otherwise, Number::value);
+        let inside = value(self.after, i64::MIN) + 1..value(self.before, i64::MAX);
+        rows.retain(|row| inside.contains(&position(row)));
+        if self.newest_first {
+            rows.reverse();
+        }
+        rows.truncate(self.max_rows.map_or(usize::MAX, |rows| rows as usize));
+        rows
     }
 }

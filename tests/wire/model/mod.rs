@@ -4,11 +4,17 @@
 //!
 //! `AGENT_SESSIONS_MODEL_STEPS` is how many steps to run, about; `AGENT_SESSIONS_MODEL_SEED` repeats a run.
 
+mod branches;
 mod compare;
 mod contract;
+mod items;
+mod log;
+mod look_up;
 mod plan;
 mod run;
+mod sessions;
 mod sql;
+mod step;
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, RandomState};
@@ -17,8 +23,9 @@ use std::io::Write;
 use agent_sessions_tests::Database;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
-use plan::{LONGEST, Step, plan};
+use plan::{LONGEST, plan};
 use run::{CODES, Clients, Tally};
+use step::Step;
 
 const STEPS: usize = 4000;
 
@@ -94,7 +101,9 @@ fn the_engine_does_what_the_model_of_the_contract_says() {
     };
     match runner.run(&plan(), |plan| run(&plan).map_err(TestCaseError::fail)) {
         Ok(()) => {}
-        Err(TestError::Fail(told, plan)) => panic!("seed {seed}:\n{}", shortest(plan, &run).unwrap_or(told.to_string())),
+        Err(TestError::Fail(told, plan)) => {
+            panic!("seed {seed}:\n{}", shortest(plan, &run).unwrap_or(told.to_string()))
+        }
         Err(TestError::Abort(told)) => panic!("seed {seed}: {told}"),
     }
     let tally = tally.into_inner();

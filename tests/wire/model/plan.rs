@@ -1,4 +1,4 @@
-//! What may be done to the sessions, and how a random plan of it is made. The pools are small, so that steps meet.
+//! Random plans: sequences of steps. The pools are small, so that steps meet.
 
 use proptest::collection::vec;
 use proptest::option::weighted;
@@ -6,21 +6,13 @@ use proptest::prelude::{Just, Strategy, any, prop_oneof};
 use proptest::sample::select;
 use proptest::strategy::{BoxedStrategy, Union};
 
+use super::step::{
+    Call, Document, Given, Item, Kind, Lease, NAMES, Number, OnConflict, OnMissing, Page, Step, Which, Who,
+};
+
 /// The longest plan; the average is half of it.
 pub const LONGEST: usize = 120;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Name {
-    pub agent: &'static str,
-    pub id: &'static str,
-}
-
-const fn name(agent: &'static str, id: &'static str) -> Name {
-    Name { agent, id }
-}
-
-pub const NAMES: [Name; 7] =
-    [name("", "a"), name("", "b"), name("", "c"), name("", "d"), name("", "e"), name("x", "a"), name("x", "f")];
 const PAYLOADS: [&str; 6] = ["1", "2", r#"{"b" : 1,"a":2}"#, r#""\u0000""#, "1e2", "null"];
 const KINDS: [&str; 3] = ["message", "tool", "seed"];
 const ITEM_IDS: [&str; 5] = ["i", "j", "k", "l", "m"];
@@ -29,295 +21,6 @@ const ATTRS: [&str; 3] = [r#"{"n": 1}"#, r#"{"n": 2}"#, "{}"];
 const TITLES: [&str; 4] = ["T", "n%d", "%d of %d", "n1"];
 const CHUNKS: [&str; 3] = ["x", "yz", ""];
 
-/// A number that is looked up in the model when its step runs, so that what is left of a plan still means the same.
-#[derive(Clone, Copy, Debug)]
-pub enum Number {
-    /// The position of a live item, counted from the newest.
-    Live(usize),
-    /// The position of an entry of whatever kind, counted from the newest.
-    Entry(usize),
-    /// The position of the newest item that is open.
-    Open,
-    /// So many more than the next position.
-    Next(i64),
-    /// So many more than the revision.
-    Revision(i64),
-    /// So many more than the chunks of the newest open item.
-    Chunks(i64),
-    /// Looked up.
-    Is(i64),
-}
-
-impl Number {
-    pub fn value(self) -> i64 {
-        match self {
-            Number::Is(value) => value,
-            other => panic!("{other:?} was not looked up"),
-        }
-    }
-}
-
-/// A session, looked up likewise.
-#[derive(Clone, Copy, Debug)]
-pub enum Who {
-    /// One that exists, if any does.
-    Existing(usize),
-    /// One of that kind, else one that exists.
-    Such(Kind, usize),
-    /// A name that no session has, if there is one.
-    Free(usize),
-    /// Looked up.
-    Is(Name),
-}
-
-/// Sessions that some calls are about.
-#[derive(Clone, Copy, Debug)]
-pub enum Kind {
-    Leased,
-    /// With an open item.
-    Streaming,
-    Branch,
-    /// With a branch.
-    Source,
-}
-
-impl Who {
-    pub fn name(self) -> Name {
-        match self {
-            Who::Is(name) => name,
-            other => panic!("{other:?} was not looked up"),
-        }
-    }
-}
-
-/// The lease that a call brings.
-#[derive(Clone, Debug)]
-pub enum Lease {
-    Nothing,
-    /// The live one, if there is one, as an argument or in the setting.
-    Live {
-        by_setting: bool,
-    },
-    /// One of this session's name that was released, broken or deleted, if there is one.
-    Lost {
-        which: usize,
-        by_setting: bool,
-    },
-    /// Every live one of all sessions, in the setting.
-    All,
-    /// Looked up: numbers of leases.
-    Argument(usize),
-    Setting(Vec<usize>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum OnConflict {
-    Error,
-    Keep,
-    Replace,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum OnMissing {
-    Error,
-    Create,
-    Ignore,
-}
-
-/// What is appended: the arguments of session_append, or an element of a batch.
-#[derive(Clone, Debug)]
-pub struct Item {
-    pub payload: &'static str,
-    pub kind: Option<&'static str>,
-    pub item_id: Option<&'static str>,
-    pub tag: Option<&'static str>,
-    pub author: Option<&'static str>,
-    pub attrs: Option<&'static str>,
-    pub kept_from: Option<Number>,
-    pub on_conflict: Option<OnConflict>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub enum Which {
-    At(Number),
-    WithId(&'static str),
-}
-
-/// A document of one-letter keys, or one that is no object.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Document {
-    Object(Vec<(&'static str, u8)>),
-    Number(u8),
-}
-
-impl Document {
-    /// Its text as json.
-    pub fn json(&self) -> String {
-        self.text(",", ":")
-    }
-
-    /// Its text as jsonb.
-    pub fn jsonb(&self) -> String {
-        let mut sorted = self.clone();
-        if let Document::Object(members) = &mut sorted {
-            members.sort_unstable();
-        }
-        sorted.text(", ", ": ")
-    }
-
-    fn text(&self, comma: &str, colon: &str) -> String {
-        match self {
-            Document::Number(number) => number.to_string(),
-            Document::Object(members) => {
-                let members: Vec<_> = members.iter().map(|(key, value)| format!("\"{key}\"{colon}{value}")).collect();
-                format!("{{{}}}", members.join(comma))
-            }
-        }
-    }
-}
-
-/// What session_create and session_set may give.
-#[derive(Clone, Debug, Default)]
-pub struct Given {
-    pub title: Option<&'static str>,
-    pub status: Option<&'static str>,
-    pub owner: Option<&'static str>,
-    pub origin: Option<&'static str>,
-    pub metadata: Option<Document>,
-    pub state: Option<Document>,
-    pub input_tokens: Option<i64>,
-    /// expires_at, in the past.
-    pub expired: bool,
-}
-
-#[derive(Clone, Debug)]
-pub struct Page {
-    pub after: Option<Number>,
-    pub before: Option<Number>,
-    pub max_rows: Option<i64>,
-    pub newest_first: bool,
-}
-
-#[derive(Clone, Debug)]
-pub enum Call {
-    Create { given: Given, parent: Option<Who>, items: Option<Vec<Item>>, keep: bool },
-    Set { given: Given, merge: bool, expected: Option<Number>, on_missing: OnMissing },
-    Append { item: Item, open: bool, expected: Option<Number>, on_missing: OnMissing },
-    Batch { items: Vec<Item>, expected: Option<Number>, on_conflict: OnConflict, on_missing: OnMissing },
-    Revise { which: Which, payload: &'static str, kind: Option<&'static str>, attrs: Option<&'static str>, expected: Option<Number> },
-    Retract { targets: Option<Vec<Number>>, item_ids: Option<Vec<&'static str>>, from_target: Option<Number>, expected: Option<Number>, ignore: bool },
-    Pop,
-    Delta { target: Number, chunk_no: Number, chunk: &'static str },
-    Branch { at_target: Option<Number>, at_item_id: Option<&'static str>, at_tag: Option<&'static str>, to: Who, inherit: bool, seed: Option<&'static str>, title: Option<&'static str> },
-    Flatten,
-    Trim { keep_from: Number, force: bool },
-    Erase { target: Option<Number>, item_id: Option<&'static str> },
-    Delete { ignore: bool },
-    Claim { on_missing: OnMissing },
-    Extend,
-    Release,
-    Break,
-    Expire,
-    History { page: Page, kinds: Option<Vec<&'static str>>, tags: Option<Vec<&'static str>>, item_ids: Option<Vec<&'static str>> },
-    Context { max_rows: Option<i64> },
-    Log { page: Page },
-}
-
-#[derive(Clone, Debug)]
-pub struct Step {
-    pub session: Who,
-    pub lease: Lease,
-    /// As a plain INSERT or DELETE; leases come in the setting.
-    pub raw: bool,
-    pub call: Call,
-}
-
-impl Call {
-    /// Whether the function has an argument for a lease.
-    pub fn takes_lease(&self) -> bool {
-        !matches!(
-            self,
-            Call::Create { .. }
-                | Call::Claim { .. }
-                | Call::Break
-                | Call::Expire
-                | Call::History { .. }
-                | Call::Context { .. }
-                | Call::Log { .. }
-        )
-    }
-
-    /// The numbers of the call that have to be looked up.
-    pub fn numbers(&mut self) -> Vec<&mut Number> {
-        match self {
-            Call::Create { items: Some(items), .. } => items.iter_mut().filter_map(|item| item.kept_from.as_mut()).collect(),
-            Call::Set { expected, .. } => expected.iter_mut().collect(),
-            Call::Append { item, expected, .. } => item.kept_from.iter_mut().chain(expected).collect(),
-            Call::Batch { items, expected, .. } => {
-                items.iter_mut().filter_map(|item| item.kept_from.as_mut()).chain(expected).collect()
-            }
-            Call::Revise { which: Which::At(target), expected, .. } => [target].into_iter().chain(expected).collect(),
-            Call::Revise { expected, .. } => expected.iter_mut().collect(),
-            Call::Retract { targets, from_target, expected, .. } => {
-                targets.iter_mut().flatten().chain(from_target).chain(expected).collect()
-            }
-            Call::Delta { target, chunk_no, .. } => vec![target, chunk_no],
-            Call::Branch { at_target, .. } => at_target.iter_mut().collect(),
-            Call::Trim { keep_from, .. } => vec![keep_from],
-            Call::Erase { target, .. } => target.iter_mut().collect(),
-            Call::History { page, .. } | Call::Log { page } => page.after.iter_mut().chain(&mut page.before).collect(),
-            _ => Vec::new(),
-        }
-    }
-}
-
-impl Step {
-    /// The sessions of the step that have to be looked up.
-    pub fn sessions(&mut self) -> Vec<&mut Who> {
-        let other = match &mut self.call {
-            Call::Create { parent, .. } => parent.as_mut(),
-            Call::Branch { to, .. } => Some(to),
-            _ => None,
-        };
-        [&mut self.session].into_iter().chain(other).collect()
-    }
-
-    /// What the step is called in the tally.
-    pub fn what(&self) -> &'static str {
-        match (self.raw, &self.call) {
-            (false, Call::Create { .. }) => "session_create",
-            (false, Call::Set { .. }) => "session_set",
-            (false, Call::Append { .. }) => "session_append",
-            (false, Call::Batch { .. }) => "session_append_batch",
-            (false, Call::Revise { .. }) => "session_revise",
-            (false, Call::Retract { .. }) => "session_retract",
-            (false, Call::Pop) => "session_pop",
-            (false, Call::Delta { .. }) => "session_delta",
-            (false, Call::Branch { .. }) => "session_branch",
-            (false, Call::Flatten) => "session_flatten",
-            (false, Call::Trim { .. }) => "session_trim",
-            (false, Call::Erase { .. }) => "session_erase",
-            (false, Call::Delete { .. }) => "session_delete",
-            (false, Call::Claim { .. }) => "session_claim",
-            (false, Call::Extend) => "session_extend",
-            (false, Call::Release) => "session_release",
-            (false, Call::Break) => "session_break_lease",
-            (false, Call::Expire) => "session_expire",
-            (false, Call::History { .. }) => "session_history",
-            (false, Call::Context { .. }) => "session_context",
-            (false, Call::Log { .. }) => "session_log",
-            (true, Call::Append { .. }) => "insert append",
-            (true, Call::Revise { .. }) => "insert revise",
-            (true, Call::Retract { from_target: None, .. }) => "insert retract",
-            (true, Call::Retract { .. }) => "insert retract_from",
-            (true, Call::Delta { .. }) => "insert delta",
-            (true, Call::Delete { .. }) => "delete",
-            (true, call) => panic!("{call:?} has no raw form"),
-        }
-    }
-}
-
-/// A plan: a sequence of steps.
 pub fn plan() -> impl Strategy<Value = Vec<Step>> {
     vec(step(), 1..=LONGEST)
 }
@@ -503,8 +206,9 @@ fn set() -> impl Strategy<Value = Call> {
 }
 
 fn append() -> impl Strategy<Value = Call> {
-    (item(), weighted(0.3, Just(())), expected_position(), on_missing())
-        .prop_map(|(item, open, expected, on_missing)| Call::Append { item, open: open.is_some(), expected, on_missing })
+    (item(), weighted(0.3, Just(())), expected_position(), on_missing()).prop_map(
+        |(item, open, expected, on_missing)| Call::Append { item, open: open.is_some(), expected, on_missing },
+    )
 }
 
 /// What one INSERT can say: it has no words for conflicts.
@@ -518,8 +222,18 @@ fn plain_append() -> impl Strategy<Value = Call> {
 }
 
 fn batch() -> impl Strategy<Value = Call> {
-    (vec(item(), 0..5), expected_position(), prop_oneof![3 => Just(OnConflict::Error), 1 => on_conflict()], on_missing())
-        .prop_map(|(items, expected, on_conflict, on_missing)| Call::Batch { items, expected, on_conflict, on_missing })
+    (
+        vec(item(), 0..5),
+        expected_position(),
+        prop_oneof![3 => Just(OnConflict::Error), 1 => on_conflict()],
+        on_missing(),
+    )
+        .prop_map(|(items, expected, on_conflict, on_missing)| Call::Batch {
+            items,
+            expected,
+            on_conflict,
+            on_missing,
+        })
 }
 
 fn revise() -> impl Strategy<Value = Call> {
@@ -530,7 +244,13 @@ fn revise() -> impl Strategy<Value = Call> {
 
 fn plain_revise() -> impl Strategy<Value = Call> {
     (target(), select(&PAYLOADS[..]), one(&ATTRS, 0.2), expected_position()).prop_map(
-        |(target, payload, attrs, expected)| Call::Revise { which: Which::At(target), payload, kind: None, attrs, expected },
+        |(target, payload, attrs, expected)| Call::Revise {
+            which: Which::At(target),
+            payload,
+            kind: None,
+            attrs,
+            expected,
+        },
     )
 }
 
@@ -560,8 +280,11 @@ fn plain_retract() -> impl Strategy<Value = Call> {
 fn delta() -> impl Strategy<Value = Call> {
     let target = prop_oneof![8 => Just(Number::Open), 1 => target()];
     let chunk_no = prop_oneof![4 => Just(0), 1 => Just(-1), 1 => -2..3_i64].prop_map(Number::Chunks);
-    (target, chunk_no, select(&CHUNKS[..]))
-        .prop_map(|(target, chunk_no, chunk)| Call::Delta { target, chunk_no, chunk })
+    (target, chunk_no, select(&CHUNKS[..])).prop_map(|(target, chunk_no, chunk)| Call::Delta {
+        target,
+        chunk_no,
+        chunk,
+    })
 }
 
 fn branch() -> impl Strategy<Value = Call> {
@@ -613,9 +336,8 @@ fn context() -> impl Strategy<Value = Call> {
 }
 
 fn page() -> impl Strategy<Value = Page> {
-    (weighted(0.4, position()), weighted(0.4, position()), weighted(0.5, 0..6_i64), any::<bool>()).prop_map(
-        |(after, before, max_rows, newest_first)| Page { after, before, max_rows, newest_first },
-    )
+    (weighted(0.4, position()), weighted(0.4, position()), weighted(0.5, 0..6_i64), any::<bool>())
+        .prop_map(|(after, before, max_rows, newest_first)| Page { after, before, max_rows, newest_first })
 }
 
 fn history() -> impl Strategy<Value = Call> {

@@ -8,8 +8,8 @@ use tokio_postgres::SimpleQueryMessage;
 
 use super::compare::{READERS, Row, SESSION, row};
 use super::contract::{Model, Refusal};
-use super::plan::{Call, Lease, Name, Step, Who};
 use super::sql::statements;
+use super::step::{Call, Lease, Name, Step, Who};
 
 /// How often something was done, and how it ended.
 #[derive(Clone, Debug, Default)]
@@ -72,7 +72,8 @@ impl Case<'_> {
             self.step(step, tally).await?;
         }
         self.compare_what_is_stored(tenant).await?;
-        let delete = Step { session: Who::Existing(0), lease: Lease::All, raw: false, call: Call::Delete { ignore: false } };
+        let delete =
+            Step { session: Who::Existing(0), lease: Lease::All, raw: false, call: Call::Delete { ignore: false } };
         while self.model.sessions.iter().any(|session| !session.deleted) {
             self.step(&delete, tally).await?;
         }

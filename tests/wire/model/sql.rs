@@ -1,7 +1,7 @@
 //! A step as SQL, as the engine gets it and as a person may paste it into psql.
 
 use super::compare::{ENTRY, ITEM, SESSION};
-use super::plan::{Call, Document, Given, Item, Lease, Name, Number, OnConflict, OnMissing, Page, Step, Which};
+use super::step::{Call, Document, Given, Item, Lease, Name, Number, OnConflict, OnMissing, Page, Step, Which};
 
 type Argument = (&'static str, Option<String>);
 
@@ -286,11 +286,7 @@ fn raw(step: &Step) -> String {
         }
         Call::Delta { target, chunk_no, chunk } => insert(
             "session_delta",
-            vec![
-                ("target", number(&Some(*target))),
-                ("chunk_no", number(&Some(*chunk_no))),
-                ("chunk", quoted(chunk)),
-            ],
+            vec![("target", number(&Some(*target))), ("chunk_no", number(&Some(*chunk_no))), ("chunk", quoted(chunk))],
             session,
         ),
         Call::Delete { .. } => format!(
