@@ -61,14 +61,14 @@ pub const SESSION: &str =
     input_tokens, origin, parent_session_id, branched_from, fork_position, lease_expires_at > clock_timestamp(),
     expires_at is not null, closed_at is not null";
 
-/// A function that shows a session.
+/// A function that shows a session, or the view.
 pub struct Reader {
     pub function: &'static str,
     columns: &'static str,
     rows: fn(&Model, &Session) -> Vec<Row>,
 }
 
-pub const READERS: [Reader; 7] = [
+pub const READERS: [Reader; 8] = [
     Reader { function: "session_get", columns: SESSION, rows: |model, session| vec![model.session_row_of(session)] },
     Reader {
         function: "session_history",
@@ -81,6 +81,7 @@ pub const READERS: [Reader; 7] = [
         columns: ENTRY,
         rows: |model, session| session.log.iter().map(|entry| model.entry_row(entry)).collect(),
     },
+    Reader { function: "live_item", columns: ITEM, rows: Model::own_items },
     Reader { function: "session_stats", columns: "kind, items, bytes", rows: Model::statistics },
     Reader { function: "session_lineage", columns: "depth, session_id, agent_id, fork_position", rows: Model::lineage },
     Reader {
@@ -95,12 +96,18 @@ impl Reader {
     pub fn sql(&self) -> String {
         let names: Vec<String> =
             NAMES.iter().enumerate().map(|(n, name)| format!("({n}, '{}', '{}')", name.agent, name.id)).collect();
-        let (function, columns, names) = (self.function, self.columns, names.join(", "));
-        let order = if function == "session_stats" { "kind" } else { "ordinality" };
+        let (columns, names) = (self.columns, names.join(", "));
+        let shown = match self.function {
+            "live_item" => "lateral (select l.*, l.position as ordinality from agent_sessions.live_item l
+                               where l.session_id = name.id and l.agent_id = name.agent) shown"
+                .to_owned(),
+            function => {
+                format!("agent_sessions.{function}(session_id => name.id, agent_id => name.agent) with ordinality")
+            }
+        };
+        let order = if self.function == "session_stats" { "kind" } else { "ordinality" };
         format!(
-            "select name.number, {columns}
-             from (values {names}) as name (number, agent, id),
-               agent_sessions.{function}(session_id => name.id, agent_id => name.agent) with ordinality
+            "select name.number, {columns} from (values {names}) as name (number, agent, id), {shown}
              order by name.number, {order}"
         )
     }
@@ -138,6 +145,13 @@ impl Model {
 
     pub fn item_rows(&self, session: &Session, items: &[Live]) -> Vec<Row> {
         items.iter().map(|live| self.item_row(session, live)).collect()
+    }
+
+    /// What the view shows: what the session's own entries say of its own items.
+    fn own_items(&self, session: &Session) -> Vec<Row> {
+        let is_own = |entry: &&Entry| self.find(session.name) == Some(entry.holder);
+        let own = Session { log: session.log.iter().filter(is_own).cloned().collect(), ..session.clone() };
+        self.item_rows(&own, &own.history())
     }
 
     /// A page of the history, of those items whose kind, tag and item_id are among these.

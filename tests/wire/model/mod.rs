@@ -15,6 +15,7 @@ mod run;
 mod sessions;
 mod sql;
 mod step;
+mod tally;
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, RandomState};
@@ -24,44 +25,11 @@ use agent_sessions_tests::Database;
 use proptest::test_runner::{Config, RngAlgorithm, TestCaseError, TestError, TestRng, TestRunner};
 
 use plan::{LONGEST, plan};
-use run::{CODES, Clients, Tally};
+use run::Clients;
 use step::Step;
+use tally::Tally;
 
 const STEPS: usize = 4000;
-
-/// All that steps are called.
-const CALLS: [&str; 27] = [
-    "session_create",
-    "session_set",
-    "session_append",
-    "session_append_batch",
-    "session_revise",
-    "session_retract",
-    "session_pop",
-    "session_delta",
-    "session_branch",
-    "session_flatten",
-    "session_trim",
-    "session_erase",
-    "session_delete",
-    "session_claim",
-    "session_extend",
-    "session_release",
-    "session_break_lease",
-    "session_expire",
-    "session_history",
-    "session_context",
-    "session_log",
-    "insert append",
-    "insert revise",
-    "insert retract",
-    "insert retract_from",
-    "insert delta",
-    "delete",
-];
-
-/// What only reads.
-const READING: [&str; 3] = ["session_history", "session_context", "session_log"];
 
 fn number(variable: &str) -> Option<u64> {
     let value = std::env::var(variable).ok()?;
@@ -89,7 +57,8 @@ fn the_engine_does_what_the_model_of_the_contract_says() {
     let config = Config {
         cases: steps.div_ceil(LONGEST / 2) as u32,
         failure_persistence: None,
-        max_shrink_iters: 3000,
+        max_shrink_iters: 5000,
+        max_shrink_time: 120_000,
         ..Config::default()
     };
     let mut runner = TestRunner::new_with_rng(config, TestRng::from_seed(RngAlgorithm::ChaCha, &seeded));
@@ -107,9 +76,9 @@ fn the_engine_does_what_the_model_of_the_contract_says() {
         Err(TestError::Abort(told)) => panic!("seed {seed}: {told}"),
     }
     let tally = tally.into_inner();
-    tell(&tally);
+    say(&tally.told());
     if steps >= STEPS {
-        assert_complete(&tally);
+        tally.assert_complete();
     }
 }
 
@@ -127,29 +96,4 @@ fn shortest(mut plan: Vec<Step>, run: &impl Fn(&[Step]) -> Result<(), String>) -
         }
     }
     told
-}
-
-fn tell(tally: &Tally) {
-    let calls = tally.calls.iter().map(|(call, count)| {
-        format!("  {call}: {} run, {} succeeded, {} wrote", count.run, count.succeeded, count.wrote)
-    });
-    let refusals = tally.refusals.iter().map(|(code, times)| format!("{code} {times}"));
-    say(&format!(
-        "{} steps\n{}\n  {}",
-        tally.steps,
-        calls.collect::<Vec<_>>().join("\n"),
-        refusals.collect::<Vec<_>>().join(", ")
-    ));
-}
-
-/// A generator that has stopped making something tests nothing of it.
-fn assert_complete(tally: &Tally) {
-    for call in CALLS {
-        let count = tally.calls.get(call).cloned().unwrap_or_default();
-        assert!(count.succeeded > 0, "{call} never succeeds");
-        assert!(count.wrote > 0 || READING.contains(&call), "{call} never changes anything");
-    }
-    for code in CODES {
-        assert!(tally.refusals.contains_key(code), "nothing is refused with {code}");
-    }
 }

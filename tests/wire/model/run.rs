@@ -1,6 +1,6 @@
 //! Runs a plan, on the engine and on the model, and compares after each step.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::fmt::Write;
 
 use agent_sessions_tests::{Connection, Database, Error, Role, detail, sqlstate};
@@ -10,22 +10,7 @@ use super::compare::{READERS, Row, SESSION, row};
 use super::contract::{Model, Refusal};
 use super::sql::statements;
 use super::step::{Call, Lease, Name, Step, Who};
-
-/// How often something was done, and how it ended.
-#[derive(Clone, Debug, Default)]
-pub struct Count {
-    pub run: usize,
-    pub succeeded: usize,
-    /// It succeeded and changed something.
-    pub wrote: usize,
-}
-
-#[derive(Clone, Debug, Default)]
-pub struct Tally {
-    pub steps: usize,
-    pub calls: BTreeMap<&'static str, Count>,
-    pub refusals: BTreeMap<&'static str, usize>,
-}
+use super::tally::{CODES, Tally};
 
 /// Who asks: an admin, whom policies bind, and the owner, who sees what is hidden.
 pub struct Clients {
@@ -92,7 +77,7 @@ impl Case<'_> {
         let expected = self.model.run(&step);
         let answer = self.understood(&step, asked)?;
         writeln!(self.script, "-- {}", told(&answer)).expect("a String takes all");
-        self.count(&step, &answer, tally);
+        tally.count(step.what(), &answer, self.model.written > 0);
         if answer != expected {
             return Err(format!("the model says {}", told(&expected)));
         }
@@ -139,19 +124,6 @@ impl Case<'_> {
         }
     }
 
-    fn count(&self, step: &Step, answer: &Result<Vec<Row>, Refusal>, tally: &mut Tally) {
-        tally.steps += 1;
-        let count = tally.calls.entry(step.what()).or_default();
-        count.run += 1;
-        match answer {
-            Ok(_) => {
-                count.succeeded += 1;
-                count.wrote += usize::from(self.model.written > 0);
-            }
-            Err(refusal) => *tally.refusals.entry(refusal.code).or_default() += 1,
-        }
-    }
-
     /// Of deleted sessions only those are left whose logs a branch needs, and nothing of all others.
     async fn compare_what_is_stored(&self, tenant: &str) -> Result<(), String> {
         let heads = "select count(*) from agent_sessions.session where tenant = $1";
@@ -194,11 +166,6 @@ impl Case<'_> {
         Ok(())
     }
 }
-
-/// The codes that the model knows.
-pub const CODES: [&str; 13] = [
-    "SE001", "SE002", "SE003", "SE004", "SE006", "SE007", "SE008", "SE009", "SE010", "SE011", "SE012", "SE013", "SE022",
-];
 
 /// What DETAIL has to say of these codes.
 fn numbers_told(code: &str, error: &Error) -> serde_json::Value {
