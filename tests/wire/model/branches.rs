@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::compare::{Row, row};
-use super::contract::{Model, Outcome, refuse};
+use super::compare::row;
+use super::contract::{Answer, Model, Outcome, refuse};
 use super::log::{Entry, Op, Session};
 use super::step::{Item, Lease, Name, OnConflict};
 
@@ -47,7 +47,7 @@ impl Model {
         inherit: bool,
         seed: Option<&'static str>,
         title: Option<&str>,
-    ) -> Outcome<Vec<Row>> {
+    ) -> Answer {
         if self.find(to).is_some() {
             return refuse("SE003");
         }
@@ -92,7 +92,7 @@ impl Model {
 
     /// What it inherits becomes its own: from now on it is erased on its own, here and in the branches of this session.
     /// Further entries tell again what was trimmed and erased.
-    pub fn flatten(&mut self, name: Name, lease: &Lease) -> Outcome<Vec<Row>> {
+    pub fn flatten(&mut self, name: Name, lease: &Lease) -> Answer {
         let session = self.existing(name)?;
         self.admit(session, lease)?;
         let inherited = self.sessions[session].log.iter().filter(|entry| entry.holder != session);
@@ -144,7 +144,7 @@ impl Model {
     }
 
     /// Removes own entries only: what is inherited goes from the log together with the first of these.
-    pub fn trim(&mut self, name: Name, lease: &Lease, keep_from: i64, force: bool) -> Outcome<Vec<Row>> {
+    pub fn trim(&mut self, name: Name, lease: &Lease, keep_from: i64, force: bool) -> Answer {
         let session = self.existing(name)?;
         self.admit(session, lease)?;
         let stored = &self.sessions[session];
@@ -166,13 +166,7 @@ impl Model {
     }
 
     /// The session that holds an erased entry tells of it, in its own log. The chunks of an open item go, too.
-    pub fn erase(
-        &mut self,
-        name: Name,
-        lease: &Lease,
-        target: Option<i64>,
-        item_id: Option<&str>,
-    ) -> Outcome<Vec<Row>> {
+    pub fn erase(&mut self, name: Name, lease: &Lease, target: Option<i64>, item_id: Option<&str>) -> Answer {
         let session = self.existing(name)?;
         self.admit(session, lease)?;
         let stored = &self.sessions[session];

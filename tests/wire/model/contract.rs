@@ -18,6 +18,9 @@ pub struct Refusal {
 
 pub type Outcome<T> = Result<T, Refusal>;
 
+/// What a call comes to: its rows, or why it is refused.
+pub type Answer = Outcome<Vec<Row>>;
+
 pub fn refuse<T>(code: &'static str) -> Outcome<T> {
     refuse_telling(code, json!({}))
 }
@@ -59,7 +62,7 @@ impl Model {
     }
 
     /// Does what a step says. A refused step changes nothing.
-    pub fn run(&mut self, step: &Step) -> Outcome<Vec<Row>> {
+    pub fn run(&mut self, step: &Step) -> Answer {
         self.written = 0;
         self.steps += 1;
         let before = self.clone();
@@ -72,7 +75,7 @@ impl Model {
 
     /// Raw SQL does what the function does, and tells how many rows that were. It finds its session by a query, which may
     /// find none, and never hides one that branches need.
-    fn raw(&mut self, step: &Step) -> Outcome<Vec<Row>> {
+    fn raw(&mut self, step: &Step) -> Answer {
         if let Some(session) = self.find(step.session.name()) {
             let family = self.gone_with(session);
             self.call(step)?;
@@ -83,7 +86,7 @@ impl Model {
         Ok(vec![row![self.written]])
     }
 
-    fn call(&mut self, step: &Step) -> Outcome<Vec<Row>> {
+    fn call(&mut self, step: &Step) -> Answer {
         if step.call.is_malformed() {
             return refuse("SE001");
         }

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use super::compare::{Row, row};
-use super::contract::{Model, Outcome, refuse, refuse_telling};
+use super::compare::row;
+use super::contract::{Answer, Model, Outcome, refuse, refuse_telling};
 use super::log::{Entry, Op};
 use super::step::{Item, Lease, Name, Number, OnConflict, OnMissing, Which};
 
@@ -24,7 +24,7 @@ impl Model {
         open: bool,
         expected: Option<i64>,
         on_missing: OnMissing,
-    ) -> Outcome<Vec<Row>> {
+    ) -> Answer {
         let Some(session) = self.find_or_make(name, on_missing)? else { return Ok(vec![row![None::<i64>]]) };
         let op = if open { Op::Open } else { Op::Append };
         let on_conflict = item.on_conflict.unwrap_or(OnConflict::Error);
@@ -40,7 +40,7 @@ impl Model {
         expected: Option<i64>,
         on_conflict: OnConflict,
         on_missing: OnMissing,
-    ) -> Outcome<Vec<Row>> {
+    ) -> Answer {
         if items.is_empty() {
             return Ok(Vec::new());
         }
@@ -176,7 +176,7 @@ impl Model {
         removed
     }
 
-    pub fn pop(&mut self, name: Name, lease: &Lease) -> Outcome<Vec<Row>> {
+    pub fn pop(&mut self, name: Name, lease: &Lease) -> Answer {
         let Some(session) = self.find(name) else { return Ok(Vec::new()) };
         let Some(newest) = self.sessions[session].history().pop() else { return Ok(Vec::new()) };
         let (shown, position) = (self.item_row(&self.sessions[session], &newest), newest.item.position);
@@ -185,14 +185,7 @@ impl Model {
         Ok(vec![shown])
     }
 
-    pub fn delta(
-        &mut self,
-        name: Name,
-        lease: &Lease,
-        target: i64,
-        chunk_no: i64,
-        chunk: &'static str,
-    ) -> Outcome<Vec<Row>> {
+    pub fn delta(&mut self, name: Name, lease: &Lease, target: i64, chunk_no: i64, chunk: &'static str) -> Answer {
         let session = self.existing(name)?;
         self.admit(session, lease)?;
         let stored = &mut self.sessions[session];

@@ -7,7 +7,7 @@ use agent_sessions_tests::{Connection, Database, Error, Role, detail, sqlstate};
 use tokio_postgres::SimpleQueryMessage;
 
 use super::compare::{READERS, Row, SESSION, row};
-use super::contract::{Model, Refusal};
+use super::contract::{Answer, Model, Refusal};
 use super::sql::statements;
 use super::step::{Call, Lease, Name, Step, Who};
 use super::tally::{CODES, Tally};
@@ -94,7 +94,7 @@ impl Case<'_> {
     }
 
     /// The answer in the model's words.
-    fn understood(&mut self, step: &Step, asked: Result<Vec<Row>, Error>) -> Result<Result<Vec<Row>, Refusal>, String> {
+    fn understood(&mut self, step: &Step, asked: Result<Vec<Row>, Error>) -> Result<Answer, String> {
         match asked {
             Ok(rows) if matches!(step.call, Call::Claim { .. } | Call::Extend) => {
                 Ok(Ok(rows.into_iter().map(|row| self.lease_row(step, row)).collect::<Result<_, _>>()?))
@@ -175,7 +175,7 @@ fn numbers_told(code: &str, error: &Error) -> serde_json::Value {
     }
 }
 
-fn told(answer: &Result<Vec<Row>, Refusal>) -> String {
+fn told(answer: &Answer) -> String {
     match answer {
         Ok(rows) if rows.is_empty() => "no row".to_owned(),
         Ok(rows) => rows.iter().map(line).collect::<Vec<_>>().join("\n-- "),

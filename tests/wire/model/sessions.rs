@@ -2,8 +2,8 @@
 
 use serde_json::json;
 
-use super::compare::{Row, row};
-use super::contract::{Model, Outcome, refuse, refuse_telling};
+use super::compare::row;
+use super::contract::{Answer, Model, Outcome, refuse, refuse_telling};
 use super::log::Session;
 use super::step::{Document, Given, Item, Lease, Name, OnConflict, OnMissing, Who};
 
@@ -33,7 +33,7 @@ impl Model {
         parent: Option<Who>,
         items: Option<&[Item]>,
         keep: bool,
-    ) -> Outcome<Vec<Row>> {
+    ) -> Answer {
         let parent = parent.map(|parent| self.existing(parent.name())).transpose()?;
         if let Some(stored) = self.find(name) {
             return if keep { Ok(vec![self.session_row(stored)]) } else { refuse("SE003") };
@@ -54,7 +54,7 @@ impl Model {
         merge: bool,
         expected: Option<i64>,
         on_missing: OnMissing,
-    ) -> Outcome<Vec<Row>> {
+    ) -> Answer {
         let is_new = self.find(name).is_none();
         let Some(session) = self.find_or_make(name, on_missing)? else { return Ok(vec![row![None::<i64>]]) };
         self.admit(session, lease)?;
@@ -95,7 +95,7 @@ impl Model {
         family
     }
 
-    pub fn delete(&mut self, name: Name, lease: &Lease, ignore: bool) -> Outcome<Vec<Row>> {
+    pub fn delete(&mut self, name: Name, lease: &Lease, ignore: bool) -> Answer {
         let Some(session) = self.unless_ignored(name, ignore)? else { return Ok(vec![row![None::<bool>]]) };
         self.admit(session, lease)?;
         for below in &self.gone_with(session)[1..] {
@@ -134,7 +134,7 @@ impl Model {
 
 /// Leases. Time is not modelled: they last until they are released or broken.
 impl Model {
-    pub fn claim(&mut self, name: Name, on_missing: OnMissing) -> Outcome<Vec<Row>> {
+    pub fn claim(&mut self, name: Name, on_missing: OnMissing) -> Answer {
         let Some(session) = self.find_or_make(name, on_missing)? else { return Ok(Vec::new()) };
         if self.sessions[session].lease.is_some() {
             return Ok(Vec::new());
@@ -146,7 +146,7 @@ impl Model {
         Ok(vec![row![number]])
     }
 
-    pub fn extend(&mut self, name: Name, lease: &Lease) -> Outcome<Vec<Row>> {
+    pub fn extend(&mut self, name: Name, lease: &Lease) -> Answer {
         let session = self.existing(name)?;
         match (self.sessions[session].lease, lease) {
             (Some(live), Lease::Argument(given)) if live == *given => {
@@ -165,7 +165,7 @@ impl Model {
         }
     }
 
-    pub fn break_lease(&mut self, name: Name) -> Outcome<Vec<Row>> {
+    pub fn break_lease(&mut self, name: Name) -> Answer {
         let session = self.existing(name)?;
         Ok(vec![row![self.end_lease(session)]])
     }

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::compare::Row;
-use super::contract::Refusal;
+use super::contract::Answer;
 
 /// All that steps are called.
 const CALLS: [&str; 27] = [
@@ -61,7 +60,7 @@ pub struct Tally {
 }
 
 impl Tally {
-    pub fn count(&mut self, what: &'static str, answer: &Result<Vec<Row>, Refusal>, wrote: bool) {
+    pub fn count(&mut self, what: &'static str, answer: &Answer, wrote: bool) {
         self.steps += 1;
         let count = self.calls.entry(what).or_default();
         count.run += 1;
