@@ -11,14 +11,15 @@ use pgrx::pg_sys::{BYTEAOID, Datum, INT8OID, TEXTOID};
 use crate::address::{Address, sid_of};
 use crate::deletion;
 use crate::draft::Draft;
+use crate::family;
 use crate::head::Base;
 use crate::lineage::Stretch;
 use crate::log::Log;
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::owner::AsOwner;
-use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::plan::{KeptPlan, See, Spi, seeing_latest};
 use crate::postgres::value::{self, Json, bytes_datum, text_datum};
-use crate::retention;
+use crate::trim;
 use crate::verify;
 
 static ENTRIES: KeptPlan = KeptPlan::new(
@@ -39,19 +40,18 @@ static COPY: KeptPlan = KeptPlan::new(
     &[INT8OID, INT8OID, INT8OID, TEXTOID, TEXTOID, BYTEAOID],
 );
 
-static LOCK_BRANCHES: KeptPlan = KeptPlan::new(
-    c"select from agent_sessions.session s where s.branched_from operator(pg_catalog.=) $1 order by s.sid \
-      for no key update",
-    &[INT8OID],
-);
-
-// What leaves within the inheritance inherits nothing of the branch's own: it goes over to the ancestor whose entry it follows,
-// since the copies have other digests.
+// What leaves within the inheritance inherits nothing of the branch's own, be it a branch of its or of one that reads on: it goes
+// over to the ancestor whose entry it follows, since the copies have other digests.
 static GO_OVER: KeptPlan = KeptPlan::new(
-    c"update agent_sessions.session set branched_from = $2 \
-      where branched_from operator(pg_catalog.=) $1 and fork_position operator(pg_catalog.>) $3 \
-        and fork_position operator(pg_catalog.<=) $4 and fork_position operator(pg_catalog.>) base_position",
-    &[INT8OID, INT8OID, INT8OID, INT8OID],
+    c"with recursive readers (sid) as ( \
+        select $1 union \
+        select s.sid from agent_sessions.session s join readers r on s.branched_from operator(pg_catalog.=) r.sid \
+        where s.fork_position operator(pg_catalog.>) s.base_position and s.fork_position operator(pg_catalog.>) $5) \
+      update agent_sessions.session s set branched_from = $2 \
+      where s.branched_from operator(pg_catalog.=) any (array(select r.sid from readers r)) \
+        and s.fork_position operator(pg_catalog.>) $3 and s.fork_position operator(pg_catalog.<=) $4 \
+        and s.fork_position operator(pg_catalog.>) s.base_position",
+    &[INT8OID, INT8OID, INT8OID, INT8OID, INT8OID],
 );
 
 static LET_GO: KeptPlan = KeptPlan::new(
@@ -66,7 +66,9 @@ pub fn session_flatten(call: &mut Call) -> Returns {
     let address = Address::resolve(session_id, agent_id)?;
 
     let spi = Spi::connect();
-    lock_branches(&spi, &address);
+    if let Some(sid) = sid_of(&spi, See::Now, &address.parameters()) {
+        family::lock_with_readers(&spi, sid);
+    }
     let Some(log) = Log::open(&spi, &address, OnMissing::Error)? else { return Ok(None) };
     log.head.admit(lease)?;
     if !log.head.origin.inherits() {
@@ -74,7 +76,8 @@ pub fn session_flatten(call: &mut Call) -> Returns {
     }
     let inherited = log.lineage.inherited();
     // What is broken must not be chained anew, as if it had been written so.
-    if let Some((position, _)) = verify::walk(&spi, log.lineage.stretches()).and_then(|verdict| verdict.fault) {
+    let verdict = seeing_latest(|| verify::walk(&spi, log.lineage.stretches()));
+    if let Some((position, _)) = verdict.and_then(|verdict| verdict.fault) {
         return Err(Error::DigestMismatch { column: "digest", position });
     }
     let Some(base) = Base::of(&spi, See::Latest, log.sid()) else { return Err(address.not_found(&spi)) };
@@ -82,7 +85,7 @@ pub fn session_flatten(call: &mut Call) -> Returns {
     let _owner = AsOwner::switch();
     let oldest = Base::of(&spi, See::Latest, inherited[0].sid).filter(|oldest| oldest.is_trimmed);
     let start = oldest.map_or(base.unforked, |oldest| oldest.previous);
-    let copies = copy(&log, inherited, start);
+    let copies = seeing_latest(|| copy(&log, inherited, start));
 
     // The copies are the branch's own now: so has to be what explains them.
     let trimmed = trim_payload(&start);
@@ -95,23 +98,16 @@ pub fn session_flatten(call: &mut Call) -> Returns {
     let drafts: Vec<Draft> = (first > 0).then_some(trim).into_iter().chain(erasures).collect();
     log.write(&drafts, lease);
     for stretch in inherited {
-        let bounds = [log.sid(), stretch.sid, stretch.from, stretch.until].map(|bound| Some(Datum::from(bound)));
+        let fork = log.lineage.own().from;
+        let bounds = [log.sid(), stretch.sid, stretch.from, stretch.until, fork].map(|bound| Some(Datum::from(bound)));
         GO_OVER.run(&spi, See::Latest, &bounds);
     }
     LET_GO.run(&spi, See::Now, &[Some(Datum::from(log.sid()))]);
     if first > 0 {
-        retention::move_base(&spi, log.sid(), first, &start);
+        trim::move_base(&spi, log.sid(), first, &start);
     }
     deletion::collect(&spi, log.head.origin.branched_from);
     Ok(Some(Datum::from(copies.count)))
-}
-
-/// Locks the branches of the branch, before itself: from branch to source, as every call locks that locks both.
-fn lock_branches(spi: &Spi, address: &Address) {
-    if let Some(sid) = sid_of(spi, See::Now, &address.parameters()) {
-        let _owner = AsOwner::switch();
-        LOCK_BRANCHES.run(spi, See::Now, &[Some(Datum::from(sid))]);
-    }
 }
 
 struct Copies {

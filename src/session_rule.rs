@@ -417,11 +417,13 @@ fn check_source(old: &Tuple, new: &Tuple) -> Result<(), Error> {
     let last_inherited = new.int8(FORK_POSITION).map(|fork| fork - 1);
     let holds = || match (new.int8(BRANCHED_FROM), last_inherited) {
         (None, last) => HOLDS.run(&spi, See::Latest, &[new.datum(SID), last.map(Datum::from)]).len() > 0,
-        (Some(source), Some(last)) => Origin::of(&spi, See::Latest, source).is_some_and(|origin| {
-            let digest = Lineage::of(&spi, See::Latest, source, origin).digest_at(&spi, See::Latest, last);
-            digest.as_ref().map(Digest::as_slice) == new.bytes(FORK_DIGEST)
-        }),
-        (Some(_), None) => false,
+        // Further up the same ancestry.
+        (Some(source), Some(last)) if Some(source) < old.int8(BRANCHED_FROM) => Origin::of(&spi, See::Latest, source)
+            .is_some_and(|origin| {
+                let digest = Lineage::of(&spi, See::Latest, source, origin).digest_at(&spi, See::Latest, last);
+                digest.as_ref().map(Digest::as_slice) == new.bytes(FORK_DIGEST)
+            }),
+        _ => false,
     };
     allow(catalog::is_owner() && holds(), "the source is given up by session_flatten")
 }

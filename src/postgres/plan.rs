@@ -37,6 +37,17 @@ pub enum See {
     Committed,
 }
 
+/// Runs `read`, in which [`See::Caller`] means what is committed now: the calling statement's snapshot is from before it waited.
+pub fn seeing_latest<T>(read: impl FnOnce() -> T) -> T {
+    // SAFETY: the snapshot is copied when it is pushed, and popped here or by the abort of an unwinding ERROR.
+    unsafe {
+        pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
+        let result = read();
+        pg_sys::PopActiveSnapshot();
+        result
+    }
+}
+
 /// A connection to SPI, for as long as it lives. Rows live as long.
 ///
 /// Connections nest, and SPI works with the innermost: a statement run on another would leave its rows in the wrong memory.
