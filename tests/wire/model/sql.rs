@@ -248,7 +248,7 @@ fn insert(into: &str, columns: Vec<Argument>, session: Name) -> String {
     let (columns, values): (Vec<_>, Vec<_>) =
         columns.into_iter().filter_map(|(column, value)| Some((column, value?))).unzip();
     format!(
-        "insert into agent_sessions.{into} (sid, {}) select sid, {} from agent_sessions.session
+        "insert into agent_sessions.{into} (sid, {}) select sid, {} from agent_sessions.session \
          where session_id = '{}' and agent_id = '{}'",
         columns.join(", "),
         values.join(", "),
