@@ -25,6 +25,7 @@ mod isolation;
 mod items;
 mod leases;
 mod long_logs;
+mod model;
 mod page_times;
 mod pages;
 mod payloads;
