@@ -108,7 +108,8 @@ async fn columns_are_filled_as_fields_say_and_no_others() {
     ];
     let row = "concat_ws(' ', coalesce(event_id, '-'),
         coalesce(to_char(occurred_at at time zone 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"'), '-'), coalesce(action, '-'),
-        coalesce(actor, '-'), coalesce(target, '-'), coalesce(session_id, '-'), coalesce(status, '-'), coalesce(attrs::text, '-'))";
+        coalesce(actor, '-'), coalesce(target, '-'), coalesce(session_id, '-'), coalesce(status, '-'),
+        coalesce(attrs::text, '-'))";
     for (number, (fields, wanted)) in cases.into_iter().enumerate() {
         let stream = number.to_string();
         let line = next_line(&writer, &stream, data).await;

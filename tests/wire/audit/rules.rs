@@ -107,57 +107,39 @@ async fn nobody_changes_or_removes_a_chain_or_an_anchor() {
 async fn a_plain_insert_is_chained_in_every_form() {
     let db = Database::create("audit_raw").await;
     let writer = db.writer().await;
-    let table = "agent_sessions.audit_event";
-    for (insert, rows, total) in [
-        (format!("insert into {table} (stream, action) values ('s', 'one')"), 1, 1),
-        (format!("insert into {table} (stream, action) values ('s', 'two'), ('s', 'three'), ('s', 'four')"), 3, 4),
+    for (rows, written, total) in [
+        ("(stream, action) values ('s', 'one')", 1, 1),
+        ("(stream, action) values ('s', 'two'), ('s', 'three'), ('s', 'four')", 3, 4),
+        ("(stream, action, payload) select 's', 'n' || n, to_json(n) from generate_series(1, 50) n", 50, 54),
+        ("(stream, action) values ('s', 'five') on conflict do nothing", 1, 55),
         (
-            format!(
-                "insert into {table} (stream, action, payload) select 's', 'n' || n, to_json(n) from generate_series(1, 50) n"
-            ),
-            50,
-            54,
-        ),
-        (format!("insert into {table} (stream, action) values ('s', 'five') on conflict do nothing"), 1, 55),
-        (
-            format!(
-                "insert into {table} (stream, action, event_id) values ('s', 'a', 'e'), ('s', 'a', 'e'), ('s', 'b', null) on conflict do nothing"
-            ),
+            "(stream, action, event_id) values ('s', 'a', 'e'), ('s', 'a', 'e'), ('s', 'b', null) on conflict do nothing",
             2,
             57,
         ),
-        (format!("insert into {table} (stream, action, event_id) values ('s', 'a', 'e')"), 0, 57),
-        (format!("insert into {table} (tenant, stream, action) values ('', 's', 'named')"), 1, 58),
-        (format!("insert into {table} (tenant, stream, action) values (null, 's', 'null is not given')"), 1, 59),
+        ("(stream, action, event_id) values ('s', 'a', 'e')", 0, 57),
+        ("(tenant, stream, action) values ('', 's', 'named')", 1, 58),
+        ("(tenant, stream, action) values (null, 's', 'null is not given')", 1, 59),
         (
-            format!(
-                "with written as (insert into {table} (stream, action) values ('s', 'w') returning seq) insert into {table} (stream, action) select 's', 'after ' || seq from written"
-            ),
+            "(stream, action) with written as (
+               insert into agent_sessions.audit_event (stream, action) values ('s', 'w') returning seq)
+             select 's', 'after ' || seq from written",
             1,
             61,
         ),
-        (format!("insert into {table} (stream, action) select s, 'both' from unnest('{{s,t,s,t}}'::text[]) s"), 4, 63),
-        (format!("insert into {table} (stream, action, seq) values ('s', 'at its place', 64)"), 1, 64),
+        ("(stream, action) select s, 'both' from unnest('{s,t,s,t}'::text[]) s", 4, 63),
+        ("(stream, action, seq) values ('s', 'at its place', 64)", 1, 64),
         (
-            format!(
-                "insert into {table} (stream, action, seq, prev_hash) select 's', 'linked', head_seq + 1, head_hash from agent_sessions.audit_stream where stream = 's'"
-            ),
+            "(stream, action, seq, prev_hash) select 's', 'linked', head_seq + 1, head_hash
+             from agent_sessions.audit_stream where stream = 's'",
             1,
             65,
         ),
-        (
-            format!(
-                "insert into {table} (stream, action, prev_hash) select 'new', 'first', 'sha256:' || repeat('0', 64)"
-            ),
-            1,
-            65,
-        ),
+        ("(stream, action, prev_hash) select 'new', 'first', 'sha256:' || repeat('0', 64)", 1, 65),
     ] {
-        assert_eq!(
-            writer.execute(&insert, &[]).await.unwrap_or_else(|error| panic!("{insert}\n{error:?}")),
-            rows,
-            "{insert}"
-        );
+        let insert = format!("insert into agent_sessions.audit_event {rows}");
+        let inserted = writer.execute(&insert, &[]).await.unwrap_or_else(|error| panic!("{insert}\n{error:?}"));
+        assert_eq!(inserted, written, "{insert}");
         assert_chained(&writer, "s", total).await;
     }
     assert_chained(&writer, "t", 2).await;
@@ -173,7 +155,14 @@ async fn a_plain_insert_is_chained_in_every_form() {
 async fn rows_of_a_copy_are_chained() {
     let db = Database::create("audit_copy").await;
     let owner = db.owner().await;
-    let lines = "s\tone\t{\"a\":\"x\\\\u0000\"}\t\\N\ns\ttwo\t\\N\te\nt\tone\t[1,\\n2]\t\\N\ns\ttwo\t\\N\te\ns\tthree\t 7 \t\\N\n";
+    let lines = [
+        "s\tone\t{\"a\":\"x\\\\u0000\"}\t\\N",
+        "s\ttwo\t\\N\te",
+        "t\tone\t[1,\\n2]\t\\N",
+        "s\ttwo\t\\N\te",
+        "s\tthree\t 7 \t\\N\n",
+    ];
+    let lines = &lines.join("\n");
     let sql = "copy agent_sessions.audit_event (stream, action, payload, event_id) from stdin";
     // One of them is a replay.
     assert_eq!(copy(&owner, sql, lines).await.expect("a COPY"), 4);

@@ -122,16 +122,18 @@ async fn a_tenant_is_set_for_a_transaction_or_used_for_a_statement() {
         Event::in_stream("local", "a").append(&writer).await;
         Event::in_stream("local", "a").insert(&writer).await;
         writer.commit().await;
-        let writes = [
-            "select (agent_sessions.audit_append('a', stream => 'used')).outcome from agent_sessions.tenant_use($1::text) t",
-            "select (agent_sessions.audit_append_batch('used', '[{\"action\":\"a\"}]')).outcome from agent_sessions.tenant_use($1::text) t",
-            "insert into agent_sessions.audit_event (tenant, stream, action) select t, 'used', 'a' from agent_sessions.tenant_use($1::text) t returning 'appended'",
-        ];
-        for write in writes {
-            assert_eq!(writer.value::<String>(write, &[&"a"]).await, "appended", "{write}");
+        for write in [
+            "select (agent_sessions.audit_append('a', stream => 'used')).outcome from tenant_use",
+            "select (agent_sessions.audit_append_batch('used', '[{\"action\":\"a\"}]')).outcome from tenant_use",
+            "insert into agent_sessions.audit_event (tenant, stream, action) select t, 'used', 'a' from tenant_use
+             returning 'appended'",
+        ] {
+            let write = write.replace("tenant_use", "agent_sessions.tenant_use($1::text) t");
+            assert_eq!(writer.value::<String>(&write, &[&"a"]).await, "appended", "{write}");
             assert_eq!(writer.value::<String>("select current_setting('agent_sessions.tenant')", &[]).await, "");
         }
-        let imports = "select agent_sessions.audit_import('imported ' || $2::text, $3::text::json) from agent_sessions.tenant_use($1::text) t";
+        let imports = "select agent_sessions.audit_import('imported ' || $2::text, $3::text::json)
+                       from agent_sessions.tenant_use($1::text) t";
         assert_eq!(writer.value::<i64>(imports, &[&"a", &round.to_string(), &line]).await, 1);
         for plans in ["force_custom_plan", "force_generic_plan"] {
             writer.run(&format!("set plan_cache_mode = {plans}")).await;

@@ -90,7 +90,7 @@ async fn a_tenant_has_its_own_trail_and_its_own_words() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_trail_is_written_or_rolled_back_with_the_deed() {
     let db = Database::create("track_transaction").await;
-    track(&db, "all").await;
+    track(&db.owner().await, "all").await;
     let (writer, other) = (db.writer().await, db.writer().await);
     session(&writer).await;
     writer.begin("read committed").await;
@@ -139,7 +139,7 @@ async fn tracking_that_is_rolled_back_was_never_on() {
     // From its commit on it holds for everybody, one snapshot or not.
     writer.begin("repeatable read").await;
     writer.run("select count(*) from agent_sessions.session").await;
-    track(&db, "state").await;
+    track(&db.owner().await, "state").await;
     writer.run(SET).await;
     writer.commit().await;
     assert_eq!(trail(&writer).await.len(), 1);
@@ -148,7 +148,7 @@ async fn tracking_that_is_rolled_back_was_never_on() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_actor_is_the_setting_else_the_role() {
     let db = Database::create("track_actor").await;
-    track(&db, "all").await;
+    track(&db.owner().await, "all").await;
     let (writer, superuser) = (db.writer().await, db.superuser().await);
     session(&writer).await;
     let role = db.role_name(&Role::Writer);
@@ -165,7 +165,7 @@ async fn the_actor_is_the_setting_else_the_role() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_role_without_any_privilege_on_the_trail_is_tracked() {
     let db = Database::create("track_unprivileged").await;
-    track(&db, "all").await;
+    track(&db.owner().await, "all").await;
     let (writer, owner) = (db.writer().await, db.owner().await);
     session(&writer).await;
     let role = db.role("bare", None).await;
@@ -191,7 +191,7 @@ async fn a_role_without_any_privilege_on_the_trail_is_tracked() {
 async fn a_deed_behind_a_trail_that_the_snapshot_does_not_see_is_a_serialization_failure() {
     for isolation in ["repeatable read", "serializable"] {
         let db = Database::create("track_snapshot").await;
-        track(&db, "all").await;
+        track(&db.owner().await, "all").await;
         let (writer, other) = (db.writer().await, db.writer().await);
         session(&writer).await;
         other.create_session("other").await;
@@ -210,7 +210,7 @@ async fn clients_that_are_tracked_at_the_same_time_write_one_trail() {
     const CLIENTS: usize = 6;
     const CHANGES: usize = 40;
     let db = Database::create("track_race").await;
-    track(&db, "all").await;
+    track(&db.owner().await, "all").await;
     let clients = db.writers(CLIENTS).await;
     agent_sessions_tests::together(CLIENTS, |client| {
         let writer = clients[client].clone();
@@ -231,7 +231,7 @@ async fn clients_that_are_tracked_at_the_same_time_write_one_trail() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restore_writes_no_trail() {
     let db = Database::create("track_dumped").await;
-    track(&db, "all").await;
+    track(&db.owner().await, "all").await;
     let writer = db.writer().await;
     writer
         .run(
