@@ -17,6 +17,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use agent_sessions_tests::{Connection, Database, Error, Role};
+use tokio_postgres::types::ToSql;
 
 /// The events of the stream that most tests begin with.
 const EVENTS: i64 = 9;
@@ -199,11 +200,7 @@ async fn lost(connection: &Connection, anchor: &Anchor) -> Option<String> {
     by_id
 }
 
-async fn lost_by(
-    connection: &Connection,
-    arguments: &str,
-    parameters: &[&(dyn tokio_postgres::types::ToSql + Sync)],
-) -> Option<String> {
+async fn lost_by(connection: &Connection, arguments: &str, parameters: &[&(dyn ToSql + Sync)]) -> Option<String> {
     let sql = format!("select ok, reason from agent_sessions.audit_check_anchor({arguments})");
     let row = connection.query_one(&sql, parameters).await.unwrap_or_else(|error| panic!("{sql}\n{error:?}"));
     let reason: Option<String> = row.get(1);

@@ -169,6 +169,7 @@ async fn who_may_make_and_check_an_anchor() {
             assert_sqlstate!(nobody.query(call, &[]).await, "42501");
         }
     }
+    let admin = admin(&db).await;
     for change in [
         "insert into agent_sessions.audit_anchor values ('acme', 9, 'x', 1, now())",
         "update agent_sessions.audit_anchor set root = 'x'",
@@ -179,7 +180,7 @@ async fn who_may_make_and_check_an_anchor() {
         "truncate agent_sessions.audit_anchor",
         "update agent_sessions.audit_chain set base_seq = 2",
     ] {
-        assert_sqlstate!(admin(&db).await.batch_execute(change).await, "42501");
+        assert_sqlstate!(admin.batch_execute(change).await, "42501");
     }
     let owner = db.owner().await;
     for table in ["audit_anchor", "audit_anchor_leaf"] {

@@ -163,6 +163,7 @@ async fn many_chains_are_anchored_checked_and_proven() {
     let create =
         "insert into agent_sessions.session (session_id) select 'session ' || n from generate_series(1, $1::bigint) n";
     assert_eq!(writer.execute(create, &[&chains]).await.expect("sessions") as i64, chains);
+    db.owner().await.run("analyze").await;
     let fill = "insert into agent_sessions.session_item (sid, payload) select sid, '1' from agent_sessions.session";
     assert_eq!(writer.execute(fill, &[]).await.expect("items") as i64, chains);
 
