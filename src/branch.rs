@@ -5,7 +5,7 @@ use agent_sessions_core::word::{OnConflict, OnMissing, Op};
 use agent_sessions_core::{name, title};
 use pgrx::pg_sys::{Datum, INT8OID, TEXTOID};
 
-use crate::address::{Address, sid_of};
+use crate::address::Address;
 use crate::append;
 use crate::audit::track::{self, Deed, What};
 use crate::draft::{self, Draft, Item};
@@ -31,13 +31,6 @@ static CREATE: KeptPlan = KeptPlan::new(
       from agent_sessions.session s where s.sid operator(pg_catalog.=) $1 \
       on conflict (tenant, agent_id, session_id) where deleted_at is null do nothing",
     &[INT8OID, TEXTOID, TEXTOID, INT8OID, TEXTOID],
-);
-
-static PARENT: KeptPlan = KeptPlan::new(
-    c"select from agent_sessions.session p where p.sid operator(pg_catalog.=) ( \
-        select s.parent_sid from agent_sessions.session s where s.sid operator(pg_catalog.=) $1) \
-      for key share",
-    &[INT8OID],
 );
 
 static SIBLING_TITLES: KeptPlan = KeptPlan::new(
@@ -88,7 +81,6 @@ pub fn session_branch(call: &mut Call) -> Returns {
     let mut set = call.set();
 
     let spi = Spi::connect();
-    lock_parent(&spi, &source);
     let Some(log) = Log::open(&spi, &source, OnMissing::Error)? else { return Ok(None) };
     log.head.admit(lease)?;
     let fork = point.fork(&log)?;
@@ -127,14 +119,6 @@ pub fn session_branch(call: &mut Call) -> Returns {
     }
     session::show(&spi, &branch, &mut set);
     Ok(None)
-}
-
-/// Keeps the parent that the branch will have: before the source is locked, as who deletes the parent goes from top to bottom.
-fn lock_parent(spi: &Spi, source: &Address) {
-    if let Some(sid) = sid_of(spi, See::Now, &source.parameters()) {
-        let _owner = AsOwner::switch();
-        PARENT.run(spi, See::Now, &[Some(Datum::from(sid))]);
-    }
 }
 
 impl Point<'_> {
