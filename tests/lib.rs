@@ -36,6 +36,7 @@ mod support {
     pub mod own_cluster;
     pub mod program;
     pub mod race;
+    pub mod scratch;
     pub mod session;
     pub mod together;
     pub mod transcripts;
@@ -49,6 +50,7 @@ pub use support::errors::{detail, sqlstate};
 pub use support::own_cluster::OwnCluster;
 pub use support::program::{Program, Ran};
 pub use support::race::assert_one_winner;
+pub use support::scratch::Scratch;
 pub use support::session::{Append, Item, Verdict};
 pub use support::together::together;
 pub use support::transcripts::{Transcript, examples, transcripts};

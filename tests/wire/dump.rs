@@ -1,42 +1,12 @@
 //! What pg_dump writes and pg_restore reads: all rows, byte for byte, in every format, and the restored log goes on.
 
-use std::path::PathBuf;
+use agent_sessions_tests::Scratch;
 
 use agent_sessions_tests::{Append, Connection, Database, Role, sqlstate};
 
 const SESSIONS: i64 = 40;
 const ENTRIES_EACH: i64 = 100;
 const PARALLEL_RESTORES: usize = 10;
-
-/// A file or folder of a test's own, removed with it.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(db: &Database, name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("{}_{name}", db.name));
-        let scratch = Scratch(path);
-        scratch.remove();
-        scratch
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().expect("a path in UTF-8")
-    }
-
-    fn remove(&self) {
-        if self.0.is_dir() {
-            std::fs::remove_dir_all(&self.0).expect("the folder can be removed");
-        } else if self.0.exists() {
-            std::fs::remove_file(&self.0).expect("the file can be removed");
-        }
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        self.remove();
-    }
-}
 
 /// Two tenants' sessions with sub-sessions, revisions, retractions and payloads that only bytes can keep; large ones too.
 async fn filled(name: &str) -> Source {
