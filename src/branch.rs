@@ -35,7 +35,7 @@ static CREATE: KeptPlan = KeptPlan::new(
 
 static SIBLING_TITLES: KeptPlan = KeptPlan::new(
     c"select s.title from agent_sessions.session s \
-      where s.branched_from operator(pg_catalog.=) $1 and s.title is not null",
+      where s.branched_from operator(pg_catalog.=) $1 and s.title is not null and s.deleted_at is null",
     &[INT8OID],
 );
 
@@ -165,7 +165,7 @@ fn numbered(log: &Log, title: &str) -> String {
     if !title::is_numbered(title) {
         return title.to_owned();
     }
-    // As the owner: siblings that are hidden from the caller count, too.
+    // As the owner: siblings of other agents count, too.
     let _owner = AsOwner::switch();
     let siblings = SIBLING_TITLES.run(log.spi, See::Latest, &[Some(Datum::from(log.sid()))]);
     title::numbered(title, siblings.iter().filter_map(|row| row.text(0)))

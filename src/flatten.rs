@@ -122,34 +122,32 @@ fn copy(log: &Log, inherited: &[Stretch], start: Digest) -> Copies {
     let mut previous = start;
     for stretch in inherited {
         let bounds = [stretch.sid, stretch.from, stretch.until].map(|bound| Some(Datum::from(bound)));
-        ENTRIES.stream(log.spi, &bounds, |rows| {
-            for row in rows.iter() {
-                let position = row.int8(0).unwrap_or_default();
-                let link = Link {
-                    position,
-                    op: row.text(1).unwrap_or_default(),
-                    kind: row.text(2),
-                    item_id: row.text(3),
-                    tag: row.text(4),
-                    author: row.text(5),
-                    target: row.int8(6),
-                    created_at: row.int8(7).unwrap_or_default(),
-                };
-                let content = row.bytes(8).and_then(value::digest).unwrap_or_default();
-                previous = link.digest(&previous, &content);
-                let entry = [
-                    Some(Datum::from(stretch.sid)),
-                    Some(Datum::from(position)),
-                    Some(Datum::from(log.sid())),
-                    Some(text_datum(&log.head.tenant)),
-                    Some(text_datum(&log.head.agent_id)),
-                    Some(bytes_datum(&previous)),
-                ];
-                COPY.run(log.spi, See::Now, &entry);
-                copies.count += 1;
-                if row.uuid(9).is_none() {
-                    copies.redacted.push(position);
-                }
+        ENTRIES.stream(log.spi, &bounds, |row| {
+            let position = row.int8(0).unwrap_or_default();
+            let link = Link {
+                position,
+                op: row.text(1).unwrap_or_default(),
+                kind: row.text(2),
+                item_id: row.text(3),
+                tag: row.text(4),
+                author: row.text(5),
+                target: row.int8(6),
+                created_at: row.int8(7).unwrap_or_default(),
+            };
+            let content = row.bytes(8).and_then(value::digest).unwrap_or_default();
+            previous = link.digest(&previous, &content);
+            let entry = [
+                Some(Datum::from(stretch.sid)),
+                Some(Datum::from(position)),
+                Some(Datum::from(log.sid())),
+                Some(text_datum(&log.head.tenant)),
+                Some(text_datum(&log.head.agent_id)),
+                Some(bytes_datum(&previous)),
+            ];
+            COPY.run(log.spi, See::Now, &entry);
+            copies.count += 1;
+            if row.uuid(9).is_none() {
+                copies.redacted.push(position);
             }
         });
     }

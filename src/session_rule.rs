@@ -331,8 +331,11 @@ pub fn on_session_changed<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
         ("metadata", METADATA),
         ("state", STATE),
     ];
-    let changed: Vec<&str> =
+    let mut changed: Vec<&str> =
         columns.iter().filter(|(_, column)| !new.same_bytes(&old, *column)).map(|(name, _)| *name).collect();
+    if !new.same_word(&old, CLOSED_AT) {
+        changed.push("closed_at");
+    }
     let payload = serde_json::json!({ "revision": new.int8(REVISION), "changed": changed });
     note(&new, What::State, "session_set", payload);
     Ok((None, Decision::Skip))

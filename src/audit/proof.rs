@@ -46,14 +46,12 @@ fn prove(call: &mut Call) -> Result<String, Error> {
     let (ordinal, head) = leaf.ok_or_else(|| missing("the anchor does not reach the event"))?;
 
     let (mut prev_hash, mut data, mut bytes) = (None, Vec::new(), 0);
-    EVENTS.stream(&spi, &[tenant, name, Some(Datum::from(seq)), Some(Datum::from(head))], |rows| {
-        for row in rows.iter() {
-            prev_hash = prev_hash.take().or_else(|| row.text(0).map(str::to_owned));
-            let text = row.text(1).unwrap_or_default();
-            bytes += text.len();
-            if bytes <= limit::MAX_PAYLOAD_BYTES {
-                data.push(text.to_owned());
-            }
+    EVENTS.stream(&spi, &[tenant, name, Some(Datum::from(seq)), Some(Datum::from(head))], |row| {
+        prev_hash = prev_hash.take().or_else(|| row.text(0).map(str::to_owned));
+        let text = row.text(1).unwrap_or_default();
+        bytes += text.len();
+        if bytes <= limit::MAX_PAYLOAD_BYTES {
+            data.push(text.to_owned());
         }
     });
     limit::at_most("proof", bytes, limit::MAX_PAYLOAD_BYTES)?;

@@ -11,7 +11,7 @@ use pg_sys::{Datum, Oid};
 use pgrx::{PgMemoryContexts, pg_sys};
 
 use super::owner;
-use super::rows::Rows;
+use super::rows::{Row, Rows};
 
 /// The text of a statement that is put together from parts.
 #[macro_export]
@@ -160,12 +160,13 @@ impl KeptPlan {
         unsafe { Rows::new(pg_sys::SPI_tuptable, pg_sys::SPI_processed as usize) }
     }
 
-    /// Runs the statement read-only, and hands its rows to `each` a thousand at a time, so that memory does not grow.
-    pub fn stream(&self, spi: &Spi, arguments: &[Option<Datum>], mut each: impl FnMut(&Rows)) {
+    /// Runs the statement read-only, and hands its rows to `each`, one by one; what it makes of a row is freed before the next, so
+    /// that memory grows neither with their number nor with what they hold.
+    pub fn stream(&self, spi: &Spi, arguments: &[Option<Datum>], mut each: impl FnMut(Row)) {
         spi.assert_innermost();
         let plan = self.plan();
         let (mut values, nulls) = self.split(arguments);
-        let mut memory = PgMemoryContexts::new("agent_sessions batch of rows");
+        let mut memory = PgMemoryContexts::new("agent_sessions row");
         // SAFETY: as in run; each batch and what was made of it are freed before the next is fetched, and the portal is
         // closed at the end or by the abort.
         unsafe {
@@ -178,8 +179,10 @@ impl KeptPlan {
                 if rows.len() == 0 {
                     break;
                 }
-                memory.switch_to(|_| each(&rows));
-                memory.reset();
+                for row in rows.iter() {
+                    memory.switch_to(|_| each(row));
+                    memory.reset();
+                }
                 pg_sys::SPI_freetuptable(table);
             }
             pg_sys::SPI_cursor_close(portal);

@@ -446,7 +446,7 @@ async fn titles(connection: &Connection) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_number_counts_all_siblings_and_them_alone() {
+async fn a_number_counts_the_siblings_there_are_and_them_alone() {
     let db = Database::create("branch_siblings").await;
     let (writer, superuser) = (db.writer().await, db.superuser().await);
     sample(&writer, "s").await;
@@ -456,7 +456,7 @@ async fn a_number_counts_all_siblings_and_them_alone() {
     };
     // Of another agent, which isolation then hides.
     fork("%d", "other").await;
-    // Hidden, since a branch of its own needs it.
+    // Deleted, and hidden since a branch of its own needs it: it counts no more.
     let hidden = fork("%d", "").await;
     let below = writer.branched(Branch::of(&hidden).title("%d")).await.session_id;
     call_of(&writer, "session_delete('{s}')", &hidden).await;
@@ -472,7 +472,7 @@ async fn a_number_counts_all_siblings_and_them_alone() {
     writer.branched(Branch::of(&below).title("%d")).await;
     assert_eq!(
         titles(&superuser).await,
-        ["1", "2", "1", "3", "9", "fork 8", "x", "-7", "100 %", "fork 9", "1 and %d", "10", "1"]
+        ["1", "2", "1", "2", "9", "fork 8", "x", "-7", "100 %", "fork 9", "1 and %d", "10", "1"]
     );
     // The source's own title is copied as it is.
     writer.run("select agent_sessions.session_set('s', title => 'of %d')").await;

@@ -1,5 +1,6 @@
 //! All tests over the wire, in one binary: they share the template database that the harness makes once.
 
+mod audit;
 mod bad_input;
 mod branch_flatten;
 mod branch_readers;

@@ -14,8 +14,8 @@ async fn count(connection: &Connection, rows: &str) -> i64 {
     connection.value(&format!("select count(*) from {rows}"), &[]).await
 }
 
-/// Every way to look at sessions and entries; `s` is the session that is looked for.
-const READS: [&str; 11] = [
+/// Every way to look at sessions, entries and events; `s` is the session, or the stream, that is looked for.
+const READS: [&str; 18] = [
     "agent_sessions.session",
     "agent_sessions.session_item",
     "agent_sessions.session_head",
@@ -27,6 +27,13 @@ const READS: [&str; 11] = [
     "agent_sessions.session_log(session_id => 's')",
     "agent_sessions.session_stats(session_id => 's')",
     "agent_sessions.session_verify(session_id => 's')",
+    "agent_sessions.audit_event",
+    "agent_sessions.audit_chain",
+    "agent_sessions.audit_stream",
+    "agent_sessions.audit_list(stream => 's')",
+    "agent_sessions.audit_stats(stream => 's')",
+    "agent_sessions.audit_export(stream => 's')",
+    "agent_sessions.audit_verify(stream => 's')",
 ];
 
 const WRITES: [&str; 8] = [
@@ -42,7 +49,8 @@ const WRITES: [&str; 8] = [
 
 async fn with_a_session(writer: &Connection) -> i64 {
     writer
-        .run("select agent_sessions.session_create(session_id => 's', title => 'T', metadata => '{}', items => '[{\"payload\":0, \"item_id\":\"i\"}]')")
+        .run("select agent_sessions.session_create(session_id => 's', title => 'T', metadata => '{}', items => '[{\"payload\":0, \"item_id\":\"i\"}]');
+             select agent_sessions.audit_append('a', stream => 's')")
         .await;
     writer.value("select sid from agent_sessions.session where session_id = 's'", &[]).await
 }
@@ -271,6 +279,16 @@ async fn assert_denied(connection: &Connection, why: &str) {
         "select * from agent_sessions.session_history(session_id => 's')",
         "select * from agent_sessions.session_log(session_id => 's')",
         "select * from agent_sessions.session_verify(session_id => 's')",
+        "select count(*) from agent_sessions.audit_event",
+        "select count(*) from agent_sessions.audit_stream",
+        "select * from agent_sessions.audit_list()",
+        "select * from agent_sessions.audit_stats()",
+        "select * from agent_sessions.audit_export('s')",
+        "select * from agent_sessions.audit_verify()",
+        "select agent_sessions.audit_append('a')",
+        "select agent_sessions.audit_append_batch('s', '[]')",
+        "select agent_sessions.audit_import('s', '[]')",
+        "insert into agent_sessions.audit_event (action) values ('a')",
         "select agent_sessions.session_create(session_id => 'mine')",
         "select agent_sessions.session_append(session_id => 's', payload => '1')",
         "select agent_sessions.session_set(session_id => 's', title => 'x', on_missing => 'create')",
