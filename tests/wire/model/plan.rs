@@ -282,7 +282,7 @@ fn plain_retract() -> impl Strategy<Value = Call> {
 
 fn delta() -> impl Strategy<Value = Call> {
     let target = prop_oneof![8 => Just(Number::Open), 1 => target()];
-    let chunk_no = prop_oneof![4 => Just(0), 1 => Just(-1), 1 => -2..3_i64].prop_map(Number::Chunks);
+    let chunk_no = prop_oneof![3 => Just(0), 1 => Just(-1), 2 => -2..3_i64].prop_map(Number::Chunks);
     (target, chunk_no, select(&CHUNKS[..])).prop_map(|(target, chunk_no, chunk)| Call::Delta {
         target,
         chunk_no,
