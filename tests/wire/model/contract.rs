@@ -128,6 +128,7 @@ impl Model {
             Call::Delete { ignore } => self.delete(name, lease, *ignore),
             Call::Expire => Ok(vec![row![self.expire(lease)]]),
             Call::Claim { on_missing } => self.claim(name, *on_missing),
+            Call::ClaimNext { status, owner } => Ok(self.claim_next(*status, *owner)),
             Call::Extend => self.extend(name, lease),
             Call::Release => Ok(vec![row![self.release(name, lease)]]),
             Call::Break => self.break_lease(name),

@@ -18,6 +18,8 @@ const KINDS: [&str; 3] = ["message", "tool", "seed"];
 const ITEM_IDS: [&str; 5] = ["i", "j", "k", "l", "m"];
 const TAGS: [&str; 2] = ["red", "blue"];
 const ATTRS: [&str; 3] = [r#"{"n": 1}"#, r#"{"n": 2}"#, "{}"];
+const STATUSES: [&str; 2] = ["closed", "busy"];
+const OWNERS: [&str; 2] = ["o", "p"];
 const TITLES: [&str; 4] = ["T", "n%d", "%d of %d", "n1"];
 const CHUNKS: [&str; 3] = ["x", "yz", ""];
 
@@ -45,7 +47,8 @@ fn step() -> impl Strategy<Value = Step> {
         (5, step_of(existing(), erase())),
         (2, step_of(existing(), delete())),
         (2, raw(step_of(such(Kind::Source), delete()))),
-        (5, step_of(existing(), claim())),
+        (4, step_of(existing(), claim())),
+        (2, step_of(existing(), claim_next())),
         (2, holder(step_of(such(Kind::Leased), Just(Call::Extend)))),
         (2, holder(step_of(such(Kind::Leased), Just(Call::Release)))),
         (1, step_of(such(Kind::Leased), Just(Call::Break))),
@@ -174,8 +177,8 @@ fn document() -> impl Strategy<Value = Document> {
 fn given() -> impl Strategy<Value = Given> {
     (
         one(&TITLES, 0.3),
-        one(&["closed", "busy"], 0.2),
-        one(&["o", "p"], 0.2),
+        one(&STATUSES, 0.2),
+        one(&OWNERS, 0.2),
         one(&["cli", "web"], 0.2),
         weighted(0.3, document()),
         weighted(0.4, document()),
@@ -279,7 +282,7 @@ fn plain_retract() -> impl Strategy<Value = Call> {
 
 fn delta() -> impl Strategy<Value = Call> {
     let target = prop_oneof![8 => Just(Number::Open), 1 => target()];
-    let chunk_no = prop_oneof![4 => Just(0), 1 => Just(-1), 1 => -2..3_i64].prop_map(Number::Chunks);
+    let chunk_no = prop_oneof![3 => Just(0), 1 => Just(-1), 2 => -2..3_i64].prop_map(Number::Chunks);
     (target, chunk_no, select(&CHUNKS[..])).prop_map(|(target, chunk_no, chunk)| Call::Delta {
         target,
         chunk_no,
@@ -333,6 +336,10 @@ fn claim() -> impl Strategy<Value = Call> {
 
 fn context() -> impl Strategy<Value = Call> {
     weighted(0.8, 0..5_i64).prop_map(|max_rows| Call::Context { max_rows })
+}
+
+fn claim_next() -> impl Strategy<Value = Call> {
+    (one(&STATUSES, 0.2), one(&OWNERS, 0.2)).prop_map(|(status, owner)| Call::ClaimNext { status, owner })
 }
 
 fn page() -> impl Strategy<Value = Page> {

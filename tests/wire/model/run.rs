@@ -24,7 +24,7 @@ struct Case<'a> {
     /// The text and the fence of each lease.
     leases: Vec<(String, i64)>,
     /// The newest fence under each name.
-    fences: HashMap<Name, i64>,
+    fences: HashMap<Row, i64>,
     /// The SQL so far, and what came of it.
     script: String,
 }
@@ -96,7 +96,7 @@ impl Case<'_> {
     /// The answer in the model's words.
     fn understood(&mut self, step: &Step, asked: Result<Vec<Row>, Error>) -> Result<Answer, String> {
         match asked {
-            Ok(rows) if matches!(step.call, Call::Claim { .. } | Call::Extend) => {
+            Ok(rows) if matches!(step.call, Call::Claim { .. } | Call::ClaimNext { .. } | Call::Extend) => {
                 Ok(Ok(rows.into_iter().map(|row| self.lease_row(step, row)).collect::<Result<_, _>>()?))
             }
             Ok(rows) => Ok(Ok(rows)),
@@ -107,19 +107,21 @@ impl Case<'_> {
         }
     }
 
-    /// A lease by its number, after a look at its fence.
+    /// A lease by its number, after a look at its fence, and the session's name if that is told.
     fn lease_row(&mut self, step: &Step, row: Row) -> Result<Row, String> {
-        let [Some(lease), Some(fence)] = &row[..] else { return Err(format!("no lease: {row:?}")) };
+        let [Some(lease), Some(fence), name @ ..] = &row[..] else { return Err(format!("no lease: {row:?}")) };
         let fence: i64 = fence.parse().expect("a fence is a number");
-        if matches!(step.call, Call::Claim { .. }) {
-            let newest = self.fences.insert(step.session.name(), fence);
+        if !matches!(step.call, Call::Extend) {
+            let Name { agent, id } = step.session.name();
+            let name = if name.is_empty() { &row![id, agent] } else { name };
+            let newest = self.fences.insert(name.to_vec(), fence);
             if newest >= Some(fence) {
                 return Err(format!("the fence {fence} comes after {newest:?}"));
             }
             self.leases.push((lease.clone(), fence));
         }
         match self.leases.iter().position(|known| *known == (lease.clone(), fence)) {
-            Some(number) => Ok(row![number]),
+            Some(number) => Ok(row![number].into_iter().chain(name.iter().cloned()).collect()),
             None => Err(format!("{lease} with fence {fence} is not known")),
         }
     }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::compare::row;
+use super::compare::{Row, row};
 use super::contract::{Answer, Model, Outcome, refuse, refuse_telling};
 use super::log::Session;
 use super::step::{Document, Given, Item, Lease, Name, OnConflict, OnMissing, Who};
@@ -139,11 +139,25 @@ impl Model {
         if self.sessions[session].lease.is_some() {
             return Ok(Vec::new());
         }
-        let number = self.leases.len();
+        Ok(vec![row![self.give_lease(session)]])
+    }
+
+    /// The oldest one goes first: no plan takes so long that an append makes a session active anew.
+    pub fn claim_next(&mut self, status: Option<&str>, owner: Option<&str>) -> Vec<Row> {
+        let is_free = |session: &Session| {
+            let is_wanted = if status.is_none() { session.status != Some("closed") } else { session.status == status };
+            !session.deleted && session.lease.is_none() && is_wanted && (owner.is_none() || session.owner == owner)
+        };
+        let Some(session) = self.sessions.iter().position(is_free) else { return Vec::new() };
+        let name = self.sessions[session].name;
+        vec![row![self.give_lease(session), name.id, name.agent]]
+    }
+
+    fn give_lease(&mut self, session: usize) -> usize {
         self.leases.push(session);
-        self.sessions[session].lease = Some(number);
+        self.sessions[session].lease = Some(self.leases.len() - 1);
         self.written += 1;
-        Ok(vec![row![number]])
+        self.leases.len() - 1
     }
 
     pub fn extend(&mut self, name: Name, lease: &Lease) -> Answer {

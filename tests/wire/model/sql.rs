@@ -204,6 +204,10 @@ fn function(call: &Call) -> (&'static str, Option<&'static str>, Vec<Argument>) 
             let missing = if *missing == OnMissing::Error { quoted("error") } else { on_missing(*missing) };
             ("session_claim", Some("lease, fence"), vec![("ttl", quoted("1 hour")), ("on_missing", missing)])
         }
+        Call::ClaimNext { status, owner } => {
+            let arguments = vec![("ttl", quoted("1 hour")), ("status", text(*status)), ("owner", text(*owner))];
+            ("session_claim_next", Some("lease, fence, session_id, agent_id"), arguments)
+        }
         Call::Extend => ("session_extend", Some("lease, fence"), vec![("ttl", quoted("2 hours"))]),
         Call::Release => ("session_release", None, Vec::new()),
         Call::Break => ("session_break_lease", None, Vec::new()),
@@ -223,12 +227,13 @@ fn function(call: &Call) -> (&'static str, Option<&'static str>, Vec<Argument>) 
 fn function_call(step: &Step, lease: Option<String>) -> String {
     let session = step.session.name();
     let (name, columns, arguments) = function(&step.call);
+    let is_for_all = matches!(step.call, Call::Expire | Call::ClaimNext { .. });
     let mut all: Vec<Argument> = Vec::new();
-    if !matches!(step.call, Call::Expire) {
+    if !is_for_all {
         all.push(("session_id", quoted(session.id)));
     }
     all.extend(arguments);
-    if !matches!(step.call, Call::Expire) && !session.agent.is_empty() {
+    if !is_for_all && !session.agent.is_empty() {
         all.push(("agent_id", quoted(session.agent)));
     }
     if matches!(step.call, Call::Extend | Call::Release) {

@@ -256,6 +256,10 @@ pub enum Call {
     Claim {
         on_missing: OnMissing,
     },
+    ClaimNext {
+        status: Option<&'static str>,
+        owner: Option<&'static str>,
+    },
     Extend,
     Release,
     Break,
@@ -290,6 +294,7 @@ impl Call {
             self,
             Call::Create { .. }
                 | Call::Claim { .. }
+                | Call::ClaimNext { .. }
                 | Call::Break
                 | Call::Expire
                 | Call::History { .. }
@@ -374,6 +379,7 @@ impl Step {
             (false, Call::Erase { .. }) => "session_erase",
             (false, Call::Delete { .. }) => "session_delete",
             (false, Call::Claim { .. }) => "session_claim",
+            (false, Call::ClaimNext { .. }) => "session_claim_next",
             (false, Call::Extend) => "session_extend",
             (false, Call::Release) => "session_release",
             (false, Call::Break) => "session_break_lease",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::contract::Answer;
 
 /// All that steps are called.
-const CALLS: [&str; 27] = [
+const CALLS: [&str; 28] = [
     "session_create",
     "session_set",
     "session_append",
@@ -20,6 +20,7 @@ const CALLS: [&str; 27] = [
     "session_erase",
     "session_delete",
     "session_claim",
+    "session_claim_next",
     "session_extend",
     "session_release",
     "session_break_lease",
