@@ -66,7 +66,7 @@ end
 $$;
 
 create unique index audit_event_id_key on agent_sessions.audit_event (tenant, stream, event_id) where event_id is not null;
-create index audit_event_time_idx on agent_sessions.audit_event (tenant, occurred_at, stream, seq);
+create index audit_event_time_idx on agent_sessions.audit_event (tenant, (coalesce(occurred_at, recorded_at)), stream, seq);
 create index audit_event_session_idx on agent_sessions.audit_event (tenant, session_id, occurred_at) where session_id is not null;
 
 create index audit_anchor_leaf_stream_idx on agent_sessions.audit_anchor_leaf (tenant, stream, seq) where stream is not null;

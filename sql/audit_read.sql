@@ -103,7 +103,7 @@ begin atomic
      from agent_sessions.audit_matching(audit_list.tenant, null, audit_list.actor, audit_list.action, audit_list.target,
        audit_list.session_id, audit_list.status, audit_list.attrs, audit_list.since, audit_list.until) m
      where (select audit_list.stream is null and audit_list.newest_first is not false)
-     order by m.occurred_at desc, m.stream desc, m.seq desc
+     order by coalesce(m.occurred_at, m.recorded_at) desc, m.stream desc, m.seq desc
      limit agent_sessions.page_rows(audit_list.max_rows, 100))
     union all
     (select m.stream, m.seq, m.event_id, m.occurred_at, m.recorded_at, m.action, m.actor, m.target, m.session_id, m.status, m.attrs,
@@ -111,7 +111,7 @@ begin atomic
      from agent_sessions.audit_matching(audit_list.tenant, null, audit_list.actor, audit_list.action, audit_list.target,
        audit_list.session_id, audit_list.status, audit_list.attrs, audit_list.since, audit_list.until) m
      where (select audit_list.stream is null and audit_list.newest_first is false)
-     order by m.occurred_at, m.stream, m.seq
+     order by coalesce(m.occurred_at, m.recorded_at), m.stream, m.seq
      limit agent_sessions.page_rows(audit_list.max_rows, 100))
   )
   select p.stream, p.seq, p.event_id, p.occurred_at, p.recorded_at, p.action, p.actor, p.target, p.session_id, p.status, p.attrs,

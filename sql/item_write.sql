@@ -80,4 +80,4 @@ create function agent_sessions.session_delta(
 ) returns integer
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'agent_sessions_session_delta';
 comment on function agent_sessions.session_delta(text, bigint, integer, text, boolean, text, text) is
-  'Adds a chunk to the text of the open item at target, and returns how many there are. chunk_no: how many came before; the last one again is accepted, anything else is SE013. durable: false lets a call outside of a transaction block commit without waiting for the disk, if its statement writes nothing else. SE001, SE002, SE008, SE009, SE011, SE018, 40001';
+  'Adds a chunk to the text of the open item at target, and returns how many there are. chunk_no: how many came before; the last one again is accepted, anything else is SE013. durable: false lets the transaction commit without waiting for the disk, if it writes nothing but such chunks. SE001, SE002, SE008, SE009, SE011, SE018, 40001';

@@ -208,7 +208,9 @@ impl<'a> Standing<'a> {
             (OnConflict::Error, _) if self.item.is_replayed_by(draft) => Ok(self.placed(Outcome::Replayed)),
             // A revision cannot change what an item is, only what it says.
             (OnConflict::Replace, Some(payload)) if self.item.is_labelled_as(draft) => {
-                if self.item.shows(payload, draft.attrs) {
+                // An item that is still open is closed by its content, were it the same.
+                let closes = self.item.open && draft.op != Op::Open;
+                if self.item.shows(payload, draft.attrs) && !closes {
                     return Ok(self.placed(Outcome::Replayed));
                 }
                 let attrs = draft.attrs.or(self.item.attrs);

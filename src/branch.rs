@@ -5,7 +5,7 @@ use agent_sessions_core::word::{OnConflict, OnMissing, Op};
 use agent_sessions_core::{name, title};
 use pgrx::pg_sys::{Datum, INT8OID, TEXTOID};
 
-use crate::address::{Address, sid_of};
+use crate::address::Address;
 use crate::append;
 use crate::audit::track::{self, Deed, What};
 use crate::draft::{self, Draft, Item};
@@ -33,16 +33,9 @@ static CREATE: KeptPlan = KeptPlan::new(
     &[INT8OID, TEXTOID, TEXTOID, INT8OID, TEXTOID],
 );
 
-static PARENT: KeptPlan = KeptPlan::new(
-    c"select from agent_sessions.session p where p.sid operator(pg_catalog.=) ( \
-        select s.parent_sid from agent_sessions.session s where s.sid operator(pg_catalog.=) $1) \
-      for key share",
-    &[INT8OID],
-);
-
 static SIBLING_TITLES: KeptPlan = KeptPlan::new(
     c"select s.title from agent_sessions.session s \
-      where s.branched_from operator(pg_catalog.=) $1 and s.title is not null",
+      where s.branched_from operator(pg_catalog.=) $1 and s.title is not null and s.deleted_at is null",
     &[INT8OID],
 );
 
@@ -88,7 +81,6 @@ pub fn session_branch(call: &mut Call) -> Returns {
     let mut set = call.set();
 
     let spi = Spi::connect();
-    lock_parent(&spi, &source);
     let Some(log) = Log::open(&spi, &source, OnMissing::Error)? else { return Ok(None) };
     log.head.admit(lease)?;
     let fork = point.fork(&log)?;
@@ -127,14 +119,6 @@ pub fn session_branch(call: &mut Call) -> Returns {
     }
     session::show(&spi, &branch, &mut set);
     Ok(None)
-}
-
-/// Keeps the parent that the branch will have: before the source is locked, as who deletes the parent goes from top to bottom.
-fn lock_parent(spi: &Spi, source: &Address) {
-    if let Some(sid) = sid_of(spi, See::Now, &source.parameters()) {
-        let _owner = AsOwner::switch();
-        PARENT.run(spi, See::Now, &[Some(Datum::from(sid))]);
-    }
 }
 
 impl Point<'_> {
@@ -181,7 +165,7 @@ fn numbered(log: &Log, title: &str) -> String {
     if !title::is_numbered(title) {
         return title.to_owned();
     }
-    // As the owner: siblings that are hidden from the caller count, too.
+    // As the owner: siblings of other agents count, too.
     let _owner = AsOwner::switch();
     let siblings = SIBLING_TITLES.run(log.spi, See::Latest, &[Some(Datum::from(log.sid()))]);
     title::numbered(title, siblings.iter().filter_map(|row| row.text(0)))

@@ -6,7 +6,8 @@ use agent_sessions_core::error::Error;
 use agent_sessions_core::word::OnMissing;
 use pgrx::pg_sys::{Datum, INT8ARRAYOID, INT8OID, INTERVALOID, TEXTOID, TIMESTAMPTZOID};
 
-use crate::address::Address;
+use crate::address::{Address, sid_of};
+use crate::family::{Family, sids};
 use crate::head::Head;
 use crate::identity;
 use crate::lease::Given;
@@ -15,7 +16,7 @@ use crate::postgres::call::{Call, Returns};
 use crate::postgres::nesting;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
-use crate::postgres::value::{Element, array, text_datum};
+use crate::postgres::value::text_datum;
 use crate::sql;
 
 static DELETE: KeptPlan =
@@ -43,21 +44,6 @@ static PRUNE: KeptPlan = KeptPlan::new(
 
 static DROP_DELTAS: KeptPlan =
     KeptPlan::new(c"delete from agent_sessions.session_delta where sid operator(pg_catalog.=) $1", &[INT8OID]);
-
-static WITH_SUB_SESSIONS: KeptPlan = KeptPlan::new(
-    c"with recursive below (sid) as ( \
-        select $1 union \
-        select s.sid from agent_sessions.session s join below b on s.parent_sid operator(pg_catalog.=) b.sid \
-        where s.deleted_at is null) \
-      select b.sid from below b order by b.sid",
-    &[INT8OID],
-);
-
-// A branch that is made meanwhile waits, and then finds its source gone.
-static LOCK_ALL: KeptPlan = KeptPlan::new(
-    c"select from agent_sessions.session s where s.sid operator(pg_catalog.=) any ($1) order by s.sid for update",
-    &[INT8ARRAYOID],
-);
 
 /// The branches that read entries of these sessions, each behind its source.
 static BRANCHES: KeptPlan = KeptPlan::new(
@@ -114,35 +100,6 @@ static STILL_DUE: KeptPlan = KeptPlan::new(
     &[INT8OID, INTERVALOID],
 );
 
-static LOCK_FREE: KeptPlan = KeptPlan::new(
-    c"select s.sid from agent_sessions.session s \
-      where s.sid operator(pg_catalog.=) any ($1) and (s.lease_expires_at is null \
-        or s.lease_expires_at operator(pg_catalog.<=) pg_catalog.clock_timestamp()) \
-      order by s.sid for update skip locked",
-    &[INT8ARRAYOID],
-);
-
-// What the deletion of these sessions locks above them: their sources, and above a hidden one its own.
-static SOURCES: KeptPlan = KeptPlan::new(
-    c"with recursive up (sid) as ( \
-        select s.branched_from from agent_sessions.session s where s.sid operator(pg_catalog.=) any ($1) \
-        union \
-        select s.branched_from from agent_sessions.session s join up u on s.sid operator(pg_catalog.=) u.sid \
-        where s.deleted_at is not null) \
-      select s.sid, s.deleted_at from agent_sessions.session s join up u on s.sid operator(pg_catalog.=) u.sid",
-    &[INT8ARRAYOID],
-);
-
-static LOCK_SOURCES: KeptPlan = KeptPlan::new(
-    c"select from agent_sessions.session s where s.sid operator(pg_catalog.=) any ($1) for key share skip locked",
-    &[INT8ARRAYOID],
-);
-
-static LOCK_HIDDEN_SOURCES: KeptPlan = KeptPlan::new(
-    c"select from agent_sessions.session s where s.sid operator(pg_catalog.=) any ($1) for update skip locked",
-    &[INT8ARRAYOID],
-);
-
 const DEFAULT_EXPIRED_ROWS: i64 = 1_000;
 
 pub fn session_delete(call: &mut Call) -> Returns {
@@ -153,11 +110,17 @@ pub fn session_delete(call: &mut Call) -> Returns {
     let address = Address::resolve(session_id, agent_id)?;
 
     let spi = Spi::connect();
-    let Some(head) = Head::lock(&spi, &address, on_missing)? else { return Ok(None) };
-    head.admit(lease)?;
-    let _lease = Given::to_triggers(lease);
-    delete(&spi, head.sid)?;
-    Ok(Some(Datum::from(true)))
+    let named = || sid_of(&spi, See::Latest, &address.parameters());
+    while let Some(sid) = named() {
+        if let Some(family) = Family::lock(&spi, sid, || named() == Some(sid)) {
+            let Some(head) = Head::lock(&spi, &address, on_missing)? else { return Ok(None) };
+            head.admit(lease)?;
+            let _lease = Given::to_triggers(lease);
+            delete(&spi, sid, &family)?;
+            return Ok(Some(Datum::from(true)));
+        }
+    }
+    if on_missing == OnMissing::Ignore { Ok(None) } else { Err(address.not_found(&spi)) }
 }
 
 pub fn session_expire(call: &mut Call) -> Returns {
@@ -176,8 +139,9 @@ pub fn session_expire(call: &mut Call) -> Returns {
             let Some(end) = due.last() else { break };
             last = [end.int8(1), end.int8(0)].map(|value| value.map(Datum::from));
             for sid in due.iter().filter_map(|row| row.int8(0)) {
-                if seize(&spi, sid, older_than) {
-                    delete(&spi, sid)?;
+                let is_due = || STILL_DUE.run(&spi, See::Latest, &[Some(Datum::from(sid)), older_than]).len() > 0;
+                if let Some(family) = Family::seize(&spi, sid, is_due) {
+                    delete(&spi, sid, &family)?;
                     deleted += 1;
                 }
             }
@@ -186,33 +150,9 @@ pub fn session_expire(call: &mut Call) -> Returns {
     Ok(Some(Datum::from(deleted)))
 }
 
-/// Locks a session that is due, with all that its deletion touches, unless a part of that is locked or under a live lease.
-fn seize(spi: &Spi, sid: i64, older_than: Option<Datum>) -> bool {
-    // In a subtransaction, so that what cannot be had whole is not kept in part. Nothing is waited for: others may hold one
-    // part and want another.
-    let seized = nesting::attempt(|| {
-        let _owner = AsOwner::switch();
-        let family = with_sub_sessions(spi, sid);
-        let is_free = LOCK_FREE.run(spi, See::Latest, &[Some(sids(&family))]).len() == family.len();
-        let is_whole = is_free && with_sub_sessions(spi, sid) == family;
-        let is_due = || STILL_DUE.run(spi, See::Latest, &[Some(Datum::from(sid)), older_than]).len() > 0;
-        (is_whole && is_due() && seize_sources(spi, &family)).then_some(())
-    });
-    seized.is_some()
-}
-
-fn seize_sources(spi: &Spi, family: &[i64]) -> bool {
-    let sources = SOURCES.run(spi, See::Latest, &[Some(sids(family))]);
-    let (hidden, visible): (Vec<_>, Vec<_>) = sources.iter().partition(|row| row.int8(1).is_some());
-    [(&LOCK_SOURCES, visible), (&LOCK_HIDDEN_SOURCES, hidden)].iter().all(|(plan, rows)| {
-        let of: Vec<i64> = rows.iter().filter_map(|row| row.int8(0)).collect();
-        plan.run(spi, See::Latest, &[Some(sids(&of))]).len() == of.len()
-    })
-}
-
 /// Deletes a locked session with its sub-sessions; those that branches from elsewhere need are hidden.
-fn delete(spi: &Spi, sid: i64) -> Result<(), Error> {
-    let (gone, hidden) = divide(spi, sid);
+fn delete(spi: &Spi, sid: i64, family: &Family) -> Result<(), Error> {
+    let (gone, hidden) = divide(spi, family);
     for hidden in &hidden {
         hide(spi, *hidden)?;
     }
@@ -226,36 +166,16 @@ fn delete(spi: &Spi, sid: i64) -> Result<(), Error> {
     Ok(())
 }
 
-/// The session and its sub-sessions: those that can go, and those that a branch needs which stays.
-fn divide(spi: &Spi, sid: i64) -> (Vec<i64>, Vec<i64>) {
+/// The members that can go, and those that a branch needs which stays.
+fn divide(spi: &Spi, family: &Family) -> (Vec<i64>, Vec<i64>) {
     let _owner = AsOwner::switch();
-    let all = lock_with_sub_sessions(spi, sid);
-    let mut gone: HashSet<i64> = all.iter().copied().collect();
-    let branches = BRANCHES.run(spi, See::Latest, &[Some(sids(&all))]);
+    let mut gone: HashSet<i64> = family.members.iter().copied().collect();
+    let branches = BRANCHES.run(spi, See::Latest, &[Some(sids(&family.members))]);
     let branches: Vec<(i64, i64)> = branches.iter().filter_map(|row| row.int8(0).zip(row.int8(1))).collect();
     // A session that is hidden needs its own source in turn.
     while branches.iter().any(|(source, branch)| !gone.contains(branch) && gone.remove(source)) {}
-    let hidden = all.into_iter().filter(|sid| !gone.contains(sid)).collect();
+    let hidden = family.members.iter().copied().filter(|sid| !gone.contains(sid)).collect();
     (gone.into_iter().collect(), hidden)
-}
-
-/// The session and all below it, in the order of sid.
-fn with_sub_sessions(spi: &Spi, sid: i64) -> Vec<i64> {
-    let below = WITH_SUB_SESSIONS.run(spi, See::Latest, &[Some(Datum::from(sid))]);
-    below.iter().filter_map(|row| row.int8(0)).collect()
-}
-
-/// Locks the session and all below it, those included that came while this waited.
-fn lock_with_sub_sessions(spi: &Spi, sid: i64) -> Vec<i64> {
-    let mut locked = Vec::new();
-    loop {
-        let below = with_sub_sessions(spi, sid);
-        if below == locked {
-            return locked;
-        }
-        LOCK_ALL.run(spi, See::Latest, &[Some(sids(&below))]);
-        locked = below;
-    }
 }
 
 fn hide(spi: &Spi, sid: i64) -> Result<(), Error> {
@@ -280,7 +200,7 @@ pub fn collect(spi: &Spi, source: Option<i64>) {
     let _owner = AsOwner::switch();
     let mut needless = Vec::new();
     let mut next = source;
-    // From branch to source, as every call locks that locks both. All at once, since triggers nest only so deep.
+    // Locked already where a function of ours deletes. All at once, since triggers nest only so deep.
     while let Some(sid) = next
         && let Some(hidden) = lock_if_hidden(spi, sid)
     {
@@ -306,8 +226,4 @@ fn lock_if_hidden(spi: &Spi, sid: i64) -> Option<Option<i64>> {
         return None;
     }
     LOCK_HIDDEN.run(spi, See::Latest, &sid).first().map(|row| row.int8(0))
-}
-
-fn sids(sids: &[i64]) -> Datum {
-    array(Element::Int8, &sids.iter().map(|sid| Some(Datum::from(*sid))).collect::<Vec<_>>())
 }

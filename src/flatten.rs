@@ -8,17 +8,18 @@ use agent_sessions_core::error::Error;
 use agent_sessions_core::word::{OnMissing, Op};
 use pgrx::pg_sys::{BYTEAOID, Datum, INT8OID, TEXTOID};
 
-use crate::address::Address;
+use crate::address::{Address, sid_of};
 use crate::deletion;
 use crate::draft::Draft;
+use crate::family;
 use crate::head::Base;
 use crate::lineage::Stretch;
 use crate::log::Log;
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::owner::AsOwner;
-use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::plan::{KeptPlan, See, Spi, seeing_latest};
 use crate::postgres::value::{self, Json, bytes_datum, text_datum};
-use crate::retention;
+use crate::trim;
 use crate::verify;
 
 static ENTRIES: KeptPlan = KeptPlan::new(
@@ -39,6 +40,20 @@ static COPY: KeptPlan = KeptPlan::new(
     &[INT8OID, INT8OID, INT8OID, TEXTOID, TEXTOID, BYTEAOID],
 );
 
+// What leaves within the inheritance inherits nothing of the branch's own, be it a branch of its or of one that reads on: it goes
+// over to the ancestor whose entry it follows, since the copies have other digests.
+static GO_OVER: KeptPlan = KeptPlan::new(
+    c"with recursive readers (sid) as ( \
+        select $1 union \
+        select s.sid from agent_sessions.session s join readers r on s.branched_from operator(pg_catalog.=) r.sid \
+        where s.fork_position operator(pg_catalog.>) s.base_position and s.fork_position operator(pg_catalog.>) $5) \
+      update agent_sessions.session s set branched_from = $2 \
+      where s.branched_from operator(pg_catalog.=) any (array(select r.sid from readers r)) \
+        and s.fork_position operator(pg_catalog.>) $3 and s.fork_position operator(pg_catalog.<=) $4 \
+        and s.fork_position operator(pg_catalog.>) s.base_position",
+    &[INT8OID, INT8OID, INT8OID, INT8OID, INT8OID],
+);
+
 static LET_GO: KeptPlan = KeptPlan::new(
     c"update agent_sessions.session set branched_from = null where sid operator(pg_catalog.=) $1",
     &[INT8OID],
@@ -51,14 +66,18 @@ pub fn session_flatten(call: &mut Call) -> Returns {
     let address = Address::resolve(session_id, agent_id)?;
 
     let spi = Spi::connect();
+    if let Some(sid) = sid_of(&spi, See::Now, &address.parameters()) {
+        family::lock_with_readers(&spi, sid);
+    }
     let Some(log) = Log::open(&spi, &address, OnMissing::Error)? else { return Ok(None) };
     log.head.admit(lease)?;
-    let inherited = log.lineage.inherited();
-    if inherited.is_empty() {
+    if !log.head.origin.inherits() {
         return Ok(Some(Datum::from(0_i64)));
     }
+    let inherited = log.lineage.inherited();
     // What is broken must not be chained anew, as if it had been written so.
-    if let Some((position, _)) = verify::walk(&spi, log.lineage.stretches()).and_then(|verdict| verdict.fault) {
+    let verdict = seeing_latest(|| verify::walk(&spi, log.lineage.stretches()));
+    if let Some((position, _)) = verdict.and_then(|verdict| verdict.fault) {
         return Err(Error::DigestMismatch { column: "digest", position });
     }
     let Some(base) = Base::of(&spi, See::Latest, log.sid()) else { return Err(address.not_found(&spi)) };
@@ -66,7 +85,7 @@ pub fn session_flatten(call: &mut Call) -> Returns {
     let _owner = AsOwner::switch();
     let oldest = Base::of(&spi, See::Latest, inherited[0].sid).filter(|oldest| oldest.is_trimmed);
     let start = oldest.map_or(base.unforked, |oldest| oldest.previous);
-    let copies = copy(&log, inherited, start);
+    let copies = seeing_latest(|| copy(&log, inherited, start));
 
     // The copies are the branch's own now: so has to be what explains them.
     let trimmed = trim_payload(&start);
@@ -78,9 +97,14 @@ pub fn session_flatten(call: &mut Call) -> Returns {
         .map(|position| Draft { payload: Some(Json::from_part(&erased)), ..Draft::about(Op::Erase, *position) });
     let drafts: Vec<Draft> = (first > 0).then_some(trim).into_iter().chain(erasures).collect();
     log.write(&drafts, lease);
+    for stretch in inherited {
+        let fork = log.lineage.own().from;
+        let bounds = [log.sid(), stretch.sid, stretch.from, stretch.until, fork].map(|bound| Some(Datum::from(bound)));
+        GO_OVER.run(&spi, See::Latest, &bounds);
+    }
     LET_GO.run(&spi, See::Now, &[Some(Datum::from(log.sid()))]);
     if first > 0 {
-        retention::move_base(&spi, log.sid(), first, &start);
+        trim::move_base(&spi, log.sid(), first, &start);
     }
     deletion::collect(&spi, log.head.origin.branched_from);
     Ok(Some(Datum::from(copies.count)))
@@ -98,34 +122,32 @@ fn copy(log: &Log, inherited: &[Stretch], start: Digest) -> Copies {
     let mut previous = start;
     for stretch in inherited {
         let bounds = [stretch.sid, stretch.from, stretch.until].map(|bound| Some(Datum::from(bound)));
-        ENTRIES.stream(log.spi, &bounds, |rows| {
-            for row in rows.iter() {
-                let position = row.int8(0).unwrap_or_default();
-                let link = Link {
-                    position,
-                    op: row.text(1).unwrap_or_default(),
-                    kind: row.text(2),
-                    item_id: row.text(3),
-                    tag: row.text(4),
-                    author: row.text(5),
-                    target: row.int8(6),
-                    created_at: row.int8(7).unwrap_or_default(),
-                };
-                let content = row.bytes(8).and_then(value::digest).unwrap_or_default();
-                previous = link.digest(&previous, &content);
-                let entry = [
-                    Some(Datum::from(stretch.sid)),
-                    Some(Datum::from(position)),
-                    Some(Datum::from(log.sid())),
-                    Some(text_datum(&log.head.tenant)),
-                    Some(text_datum(&log.head.agent_id)),
-                    Some(bytes_datum(&previous)),
-                ];
-                COPY.run(log.spi, See::Now, &entry);
-                copies.count += 1;
-                if row.uuid(9).is_none() {
-                    copies.redacted.push(position);
-                }
+        ENTRIES.stream(log.spi, &bounds, |row| {
+            let position = row.int8(0).unwrap_or_default();
+            let link = Link {
+                position,
+                op: row.text(1).unwrap_or_default(),
+                kind: row.text(2),
+                item_id: row.text(3),
+                tag: row.text(4),
+                author: row.text(5),
+                target: row.int8(6),
+                created_at: row.int8(7).unwrap_or_default(),
+            };
+            let content = row.bytes(8).and_then(value::digest).unwrap_or_default();
+            previous = link.digest(&previous, &content);
+            let entry = [
+                Some(Datum::from(stretch.sid)),
+                Some(Datum::from(position)),
+                Some(Datum::from(log.sid())),
+                Some(text_datum(&log.head.tenant)),
+                Some(text_datum(&log.head.agent_id)),
+                Some(bytes_datum(&previous)),
+            ];
+            COPY.run(log.spi, See::Now, &entry);
+            copies.count += 1;
+            if row.uuid(9).is_none() {
+                copies.redacted.push(position);
             }
         });
     }

@@ -23,12 +23,13 @@ macro_rules! columns {
     };
 }
 
-/// Whether an entry is an item of the kinds in a parameter. One CASE, which the planner takes to let half of the rows through: as
-/// conditions of their own they would seem to leave one row, and until there are statistics a page would sort the session.
+/// Whether an entry is an item, which alone has a kind, of the kinds in a parameter. One CASE, which the planner takes to let
+/// half of the rows through: as conditions of their own they would seem to leave one row, and until there are statistics a page
+/// would sort the session.
 macro_rules! item_of {
     ($kinds:literal) => {
         concat!(
-            "case when i.op operator(pg_catalog.=) any (array['append', 'open']) and (",
+            "case when i.kind is not null and (",
             $kinds,
             " is null or i.kind operator(pg_catalog.=) any (",
             $kinds,

@@ -13,6 +13,8 @@ mod changes;
 mod deletion;
 mod delta;
 mod draft;
+mod erase;
+mod family;
 mod flatten;
 mod handoff;
 mod head;
@@ -25,10 +27,10 @@ mod lineage;
 mod log;
 mod paging;
 mod postgres;
-mod retention;
 mod session;
 mod session_rule;
 mod tail;
+mod trim;
 mod verify;
 mod version;
 
@@ -75,8 +77,8 @@ export! {
         lease::session_break_lease as "session_break_lease",
         branch::session_branch as "session_branch",
         flatten::session_flatten as "session_flatten",
-        retention::session_trim as "session_trim",
-        retention::session_erase as "session_erase",
+        trim::session_trim as "session_trim",
+        erase::session_erase as "session_erase",
         lineage::session_lineage as "session_lineage",
         history::session_history as "session_history",
         history::session_context as "session_context",

@@ -4,7 +4,7 @@
 //! one dense log.
 
 use agent_sessions_core::digest::Digest;
-use pgrx::pg_sys::{Datum, INT8ARRAYOID, INT8OID};
+use pgrx::pg_sys::{Datum, INT8ARRAYOID, INT8OID, TEXTOID};
 
 use crate::address::{self, sid_of};
 use crate::postgres::call::{Call, Returns};
@@ -12,6 +12,13 @@ use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Rows;
 use crate::postgres::value::{self, Element, array};
+
+static FIND: KeptPlan = KeptPlan::new(
+    c"select s.sid, s.branched_from, s.fork_position, s.base_position from agent_sessions.session s \
+      where s.tenant operator(pg_catalog.=) $1 and s.agent_id operator(pg_catalog.=) $2 \
+        and s.session_id operator(pg_catalog.=) $3 and s.deleted_at is null",
+    &[TEXTOID, TEXTOID, TEXTOID],
+);
 
 static ORIGIN: KeptPlan = KeptPlan::new(
     c"select s.branched_from, s.fork_position, s.base_position from agent_sessions.session s \
@@ -145,8 +152,10 @@ impl Lineage {
 
     /// The lineage of the session at an address, if the caller may see it.
     pub fn find(spi: &Spi, see: See, address: &[Option<Datum>; 3]) -> Option<Lineage> {
-        let sid = sid_of(spi, see, address)?;
-        Some(Lineage::of(spi, see, sid, Origin::of(spi, see, sid)?))
+        let rows = FIND.run(spi, see, address);
+        let row = rows.first()?;
+        let origin = Origin { branched_from: row.int8(1), fork_position: row.int8(2), base_position: row.int8(3)? };
+        Some(Lineage::of(spi, see, row.int8(0)?, origin))
     }
 
     pub fn stretches(&self) -> &[Stretch] {

@@ -1,5 +1,6 @@
 //! The rules of `session`, as triggers: they hold for every statement that writes it.
 
+use agent_sessions_core::digest::Digest;
 use agent_sessions_core::error::Error;
 use agent_sessions_core::lease::{Held, LONGEST_TTL};
 use agent_sessions_core::{chain, digest};
@@ -13,6 +14,7 @@ use crate::deletion;
 use crate::head::{self, Head};
 use crate::identity;
 use crate::lease;
+use crate::lineage::{Lineage, Origin};
 use crate::log::Log;
 use crate::postgres::catalog;
 use crate::postgres::owner::AsOwner;
@@ -257,14 +259,14 @@ fn branch_off(row: &mut Tuple) -> Result<(), Error> {
         row.clear(FORK_POSITION);
         return Ok(());
     };
-    if row.int8(SID) <= Some(source) {
-        return Err(Error::invalid("sid", "must be larger than that of the source"));
-    }
     let spi = Spi::connect();
     // Locked, so that nobody removes what the branch is about to need.
     let head = Head::lock_by_sid(&spi, source).filter(|head| Some(head.tenant.as_str()) == row.text(TENANT));
     let head = head.ok_or_else(|| head::unknown(source))?;
     head.admit(None)?;
+    if row.int8(SID) <= Some(source) {
+        return Err(Error::invalid("sid", "must be larger than that of the source"));
+    }
     if let Some(fork) = row.int8(FORK_POSITION) {
         let log = Log::of(&spi, head).ok_or_else(|| head::unknown(source))?;
         let digest = log.digest_before(fork).ok_or_else(|| Error::BranchPointNotFound {
@@ -329,8 +331,11 @@ pub fn on_session_changed<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
         ("metadata", METADATA),
         ("state", STATE),
     ];
-    let changed: Vec<&str> =
+    let mut changed: Vec<&str> =
         columns.iter().filter(|(_, column)| !new.same_bytes(&old, *column)).map(|(name, _)| *name).collect();
+    if !new.same_word(&old, CLOSED_AT) {
+        changed.push("closed_at");
+    }
     let payload = serde_json::json!({ "revision": new.int8(REVISION), "changed": changed });
     note(&new, What::State, "session_set", payload);
     Ok((None, Decision::Skip))
@@ -405,17 +410,25 @@ fn check_identity(old: &Tuple, new: &Tuple) -> Result<(), Error> {
     allow(same, "identity, creation and lineage are not changed by UPDATE")
 }
 
-/// A branch lets go of its source once it holds copies of what it inherits, and only for the owner, as whom the engine flattens.
+/// A branch lets go of its source once it holds copies of what it inherits, or goes over to another session whose log holds the
+/// same entry before the fork; only for the owner, as whom the engine flattens.
 fn check_source(old: &Tuple, new: &Tuple) -> Result<(), Error> {
     if new.same_word(old, BRANCHED_FROM) {
         return Ok(());
     }
-    let holds_copies = || {
-        let last_copy = new.int8(FORK_POSITION).map(|fork| Datum::from(fork - 1));
-        HOLDS.run(&Spi::connect(), See::Latest, &[new.datum(SID), last_copy]).len() > 0
+    let spi = Spi::connect();
+    let last_inherited = new.int8(FORK_POSITION).map(|fork| fork - 1);
+    let holds = || match (new.int8(BRANCHED_FROM), last_inherited) {
+        (None, last) => HOLDS.run(&spi, See::Latest, &[new.datum(SID), last.map(Datum::from)]).len() > 0,
+        // Further up the same ancestry.
+        (Some(source), Some(last)) if Some(source) < old.int8(BRANCHED_FROM) => Origin::of(&spi, See::Latest, source)
+            .is_some_and(|origin| {
+                let digest = Lineage::of(&spi, See::Latest, source, origin).digest_at(&spi, See::Latest, last);
+                digest.as_ref().map(Digest::as_slice) == new.bytes(FORK_DIGEST)
+            }),
+        _ => false,
     };
-    let lets_go = new.datum(BRANCHED_FROM).is_none() && catalog::is_owner() && holds_copies();
-    allow(lets_go, "the source is given up by session_flatten")
+    allow(catalog::is_owner() && holds(), "the source is given up by session_flatten")
 }
 
 /// The base only moves on, to where a trim entry says that it is, and only for the owner, as whom the engine trims.

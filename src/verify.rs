@@ -68,17 +68,16 @@ pub fn walk(spi: &Spi, stretches: &[Stretch]) -> Option<Verdict> {
         };
         walk.enter(&start);
         let bounds = [Some(Datum::from(stretch.sid)), Some(Datum::from(stretch.until))];
-        ENTRIES.stream(spi, &bounds, |rows| {
-            for entry in rows.iter().map(entry) {
-                if let Some((fork, digest)) = base.rejoin
-                    && fork == entry.link.position
-                {
-                    walk.rejoin(digest);
-                }
-                walk.step(&start, &entry);
+        ENTRIES.stream(spi, &bounds, |row| {
+            let entry = entry(row);
+            if let Some((fork, digest)) = base.rejoin
+                && fork == entry.link.position
+            {
+                walk.rejoin(digest);
             }
+            walk.step(&start, &entry);
         });
-        EXPLANATIONS.stream(spi, &bounds, |rows| rows.iter().for_each(|row| walk.explain(&entry(row))));
+        EXPLANATIONS.stream(spi, &bounds, |row| walk.explain(&entry(row)));
     }
     Some(walk.finish())
 }

@@ -2,7 +2,8 @@
 //!
 //! `hash = 'sha256:' || hex(sha256(prev_hash || '\n' || data))`, and the first event's `prev_hash` is [`GENESIS`].
 
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -127,31 +128,56 @@ impl Fields {
         fields.keys().all(|column| MAPPED.contains(&column.as_str())).then_some(Fields(fields))
     }
 
-    /// The values that the columns take, each as text, in the order of [`MAPPED`]. `None` if the text is no JSON that can be read.
+    /// The values that the columns take, each as text, in the order of [`MAPPED`]; attrs as they stand in the text. `None` if the
+    /// text is no JSON that can be read.
     pub fn values(&self, data: &str) -> Option<[Option<String>; 8]> {
-        if self.0.is_empty() {
-            return Some(Default::default());
-        }
-        let data: Value = serde_json::from_str(data).ok()?;
-        Some(MAPPED.map(|column| {
-            let path = self.0.get(column)?;
-            match path.iter().try_fold(&data, |value, key| value.get(key))? {
-                Value::Null => None,
-                Value::String(text) => Some(text.clone()),
-                other => Some(other.to_string()),
+        let mut values: [Option<String>; 8] = Default::default();
+        for (column, value) in MAPPED.iter().zip(&mut values) {
+            if let Some(path) = self.0.get(*column) {
+                *value = value_at(data, path)?;
             }
-        }))
+        }
+        Some(values)
     }
 }
 
-/// The payload in an event's text.
+/// What stands at a path of keys: a string's text, anything else as it stands. Only what is on the way is looked into: the rest may
+/// hold what only PostgreSQL's json takes. The outer `None` is for what is no JSON.
+fn value_at(data: &str, path: &[String]) -> Option<Option<String>> {
+    let mut value: &RawValue = serde_json::from_str(data).ok()?;
+    for key in path {
+        if !value.get().starts_with('{') {
+            return Some(None);
+        }
+        let members: HashMap<Cow<str>, &RawValue> = serde_json::from_str(value.get()).ok()?;
+        match members.get(key.as_str()) {
+            Some(member) => value = member,
+            None => return Some(None),
+        }
+    }
+    match value.get() {
+        "null" => Some(None),
+        text if text.starts_with('"') => serde_json::from_str(text).ok().map(Some),
+        other => Some(Some(other.to_owned())),
+    }
+}
+
+/// The payload in an event's text, with the white space around it.
 pub fn payload(data: &str) -> Option<&str> {
     #[derive(Deserialize)]
     struct Text<'a> {
         #[serde(borrow)]
         payload: &'a RawValue,
     }
-    serde_json::from_str::<Text>(data).ok().map(|text| text.payload.get())
+    const SPACE: [char; 4] = [' ', '\t', '\n', '\r'];
+    // serde would read an array as an object whose keys are left out.
+    let text: Text = serde_json::from_str(data).ok().filter(|_| data.trim_start_matches(SPACE).starts_with('{'))?;
+    let found = text.payload.get();
+    let start = found.as_ptr() as usize - data.as_ptr() as usize;
+    let (before, after) = (&data[..start], &data[start + found.len()..]);
+    let start = before.trim_end_matches(SPACE).len();
+    let end = data.len() - after.trim_start_matches(SPACE).len();
+    Some(&data[start..end])
 }
 
 pub fn hash(prev_hash: &str, data: &str) -> String {
@@ -257,11 +283,13 @@ mod tests {
 
     #[test]
     fn a_payload_is_found_as_it_was_given() {
-        for given in ["{\"b\":1, \"b\":2}", "\"\\u0000\\ud83d\"", "1e400000", "null", "[ 1 ]"] {
+        for given in ["{\"b\":1, \"b\":2}", "\"\\u0000\\ud83d\"", "1e400000", "null", "[ 1 ]", " \n1\t "] {
             let data = data(1, &Columns { attrs: Some("{\"payload\": 0}"), ..COLUMNS }, given).unwrap();
             assert_eq!(payload(&data), Some(given));
         }
-        assert_eq!(payload("{\"a\":1}"), None);
+        for without in ["{\"a\":1}", "[1]", "1", "no json"] {
+            assert_eq!(payload(without), None);
+        }
     }
 
     #[test]
@@ -273,6 +301,9 @@ mod tests {
         assert_eq!(values, [None, None, text("login"), text("ann"), None, None, text("7"), None]);
         assert_eq!(fields.values("no json"), None);
         assert_eq!(Fields::parse("{}").unwrap().values("no json"), Some(Default::default()));
+        let odd = r#"{"type": "x", "deep": "\ud83d", "n": 1e400000, "code": 12345678901234567890.10}"#;
+        let values = fields.values(odd).unwrap();
+        assert_eq!((values[2].as_deref(), values[6].as_deref()), (Some("x"), Some("12345678901234567890.10")));
         for bad in ["[]", "null", r#"{"seq": "n"}"#, r#"{"action": 1}"#, r#"{"action": [1]}"#] {
             assert!(Fields::parse(bad).is_none(), "{bad}");
         }

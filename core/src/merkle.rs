@@ -51,7 +51,7 @@ pub fn path(leaves: &[Digest], index: usize) -> Option<Vec<Digest>> {
     let mut path = Vec::new();
     let (mut leaves, mut index) = (leaves, index);
     while leaves.len() > 1 {
-        let (left, right) = leaves.split_at(left_size(leaves.len()));
+        let (left, right) = leaves.split_at(left_size(leaves.len() as u64) as usize);
         if index < left.len() {
             path.push(root(right));
             leaves = left;
@@ -74,7 +74,10 @@ pub fn root_by_path(leaf: Digest, index: u64, size: u64, path: &[Digest]) -> Opt
     let mut turns = Vec::new();
     let (mut index, mut size) = (index, size);
     while size > 1 {
-        let left = left_size(usize::try_from(size).ok()?) as u64;
+        if turns.len() == path.len() {
+            return None;
+        }
+        let left = left_size(size);
         turns.push(index < left);
         (index, size) = if index < left { (index, left) } else { (index - left, size - left) };
     }
@@ -88,8 +91,8 @@ pub fn root_by_path(leaf: Digest, index: u64, size: u64, path: &[Digest]) -> Opt
 }
 
 /// The leaves of a tree's left half: the largest power of two that is less than their number.
-fn left_size(size: usize) -> usize {
-    size.next_power_of_two() / 2
+fn left_size(size: u64) -> u64 {
+    1 << (size - 1).ilog2()
 }
 
 fn root(leaves: &[Digest]) -> Digest {
@@ -176,6 +179,7 @@ mod tests {
                     assert_ne!(lead(&other), Some(root(&leaves)));
                 }
                 assert_eq!(root_by_path(*leaf, size as u64, size as u64, &path), None);
+                assert_eq!(root_by_path(*leaf, index as u64, u64::MAX, &path), None);
             }
         }
     }

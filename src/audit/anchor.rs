@@ -10,8 +10,7 @@ use crate::audit::track;
 use crate::identity;
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::owner::AsOwner;
-use crate::postgres::plan::{KeptPlan, See, Spi};
-use crate::postgres::rows::Rows;
+use crate::postgres::plan::{KeptPlan, See, Spi, seeing_latest};
 use crate::postgres::value::{Element, array, clock, text_datum};
 
 static TAKE_TURNS: KeptPlan = KeptPlan::new(
@@ -59,10 +58,13 @@ static RECORD_LEAVES: KeptPlan = KeptPlan::new(
 );
 
 static FIND: KeptPlan = KeptPlan::new(
-    c"select a.anchor_id, a.root, a.at from agent_sessions.audit_anchor a \
+    c"select a.anchor_id, a.root, coalesce(( \
+        select l.seq from agent_sessions.audit_anchor_leaf l \
+        where l.tenant operator(pg_catalog.=) a.tenant and l.anchor_id operator(pg_catalog.=) a.anchor_id \
+          and l.stream operator(pg_catalog.=) $4), 0::pg_catalog.int8) from agent_sessions.audit_anchor a \
       where a.tenant operator(pg_catalog.=) $1 and ($2 is null or a.anchor_id operator(pg_catalog.=) $2) \
         and ($3 is null or a.root operator(pg_catalog.=) $3) order by a.anchor_id desc limit 1",
-    &[TEXTOID, INT8OID, TEXTOID],
+    &[TEXTOID, INT8OID, TEXTOID, TEXTOID],
 );
 
 static LEAVES: KeptPlan = KeptPlan::new(
@@ -82,7 +84,10 @@ static EVENT_AT: KeptPlan = KeptPlan::new(
 
 static IS_PRUNED: KeptPlan = KeptPlan::new(
     c"select from agent_sessions.audit_chain c \
-      where c.tenant operator(pg_catalog.=) $1 and c.stream operator(pg_catalog.=) $2 and c.base_seq operator(pg_catalog.>) $3",
+      where c.tenant operator(pg_catalog.=) $1 and c.stream operator(pg_catalog.=) $2 and c.base_seq operator(pg_catalog.>) $3 \
+        and exists (select from agent_sessions.audit_anchor_leaf l \
+          where l.tenant operator(pg_catalog.=) c.tenant and l.stream operator(pg_catalog.=) c.stream \
+            and l.seq operator(pg_catalog.>=) c.base_seq)",
     &[TEXTOID, TEXTOID, INT8OID],
 );
 
@@ -95,29 +100,38 @@ static ENTRY_AT: KeptPlan = KeptPlan::new(
     &[TEXTOID, TEXTOID, TEXTOID, INT8OID],
 );
 
+const LEAVES_AT_ONCE: usize = 1_000;
+
 /// An anchor that was recorded.
 pub struct Anchor {
     pub tenant: String,
     pub id: i64,
     pub root: String,
-    at: i64,
+    /// How far the engine's own trail was.
+    trail_seq: i64,
 }
 
 impl Anchor {
     /// The newest of that id and root, as far as they are given.
     pub fn find(spi: &Spi, id: Option<i64>, root: Option<&str>) -> Result<Option<Anchor>, Error> {
         let tenant = identity::tenant()?;
-        let wanted = [Some(text_datum(&tenant)), id.map(Datum::from), root.map(text_datum)];
+        let wanted =
+            [Some(text_datum(&tenant)), id.map(Datum::from), root.map(text_datum), Some(text_datum(track::TRAIL))];
         let found = FIND.run(spi, See::Caller, &wanted);
         Ok(found.first().and_then(|row| {
-            Some(Anchor { id: row.int8(0)?, root: row.text(1)?.to_owned(), at: row.int8(2)?, tenant: tenant.clone() })
+            Some(Anchor {
+                id: row.int8(0)?,
+                root: row.text(1)?.to_owned(),
+                trail_seq: row.int8(2)?,
+                tenant: tenant.clone(),
+            })
         }))
     }
 
     /// Hands the texts of the leaves to `each`, in their order.
     pub fn leaves(&self, spi: &Spi, mut each: impl FnMut(&str)) {
         let anchor = [Some(text_datum(&self.tenant)), Some(Datum::from(self.id))];
-        LEAVES.stream(spi, &anchor, |rows| rows.iter().filter_map(|row| row.text(0)).for_each(&mut each));
+        LEAVES.stream(spi, &anchor, |row| each(row.text(0).unwrap_or_default()));
     }
 }
 
@@ -132,25 +146,32 @@ pub fn audit_anchor(call: &mut Call) -> Returns {
     let next = NEXT.run(&spi, See::Latest, &name);
     let id = next.first().and_then(|row| row.int8(0)).unwrap_or(1);
 
-    let mut recording = Recording { tenant: &tenant, id, tree: Tree::default(), count: 0 };
-    STREAM_HEADS.stream(&spi, &name, |rows| {
-        recording.add(rows, |row| {
-            let (stream, seq, hash) = (row.text(0)?.to_owned(), row.int8(1)?, row.text(2)?.to_owned());
-            Some(Head::Stream { tenant: tenant.clone(), stream, seq, hash })
+    let mut recording = Recording { tenant: &tenant, id, tree: Tree::default(), count: 0, heads: Vec::new() };
+    let at = clock();
+    // What was committed while this waited for its turn belongs to it.
+    seeing_latest(|| {
+        STREAM_HEADS.stream(&spi, &name, |row| {
+            let head = || {
+                let (stream, seq, hash) = (row.text(0)?.to_owned(), row.int8(1)?, row.text(2)?.to_owned());
+                Some(Head::Stream { tenant: tenant.clone(), stream, seq, hash })
+            };
+            recording.add(head());
+        });
+        SESSION_HEADS.stream(&spi, &name, |row| {
+            let head = || {
+                let (agent_id, session_id) = (row.text(0)?.to_owned(), row.text(1)?.to_owned());
+                let (position, digest) = (row.int8(2)?, hex(row.bytes(3)?));
+                Some(Head::Session { tenant: tenant.clone(), agent_id, session_id, position, digest })
+            };
+            recording.add(head());
         });
     });
-    SESSION_HEADS.stream(&spi, &name, |rows| {
-        recording.add(rows, |row| {
-            let (agent_id, session_id) = (row.text(0)?.to_owned(), row.text(1)?.to_owned());
-            let (position, digest) = (row.int8(2)?, hex(row.bytes(3)?));
-            Some(Head::Session { tenant: tenant.clone(), agent_id, session_id, position, digest })
-        });
-    });
+    recording.flush();
     let anchor = [
         Some(Datum::from(id)),
         Some(text_datum(&hex(&recording.tree.root()))),
         Some(Datum::from(recording.count as i32)),
-        Some(Datum::from(clock())),
+        Some(Datum::from(at)),
     ];
     RECORD.run(&spi, See::Now, &[&name[..], &anchor].concat());
     set.put(&anchor);
@@ -162,22 +183,32 @@ struct Recording<'a> {
     tenant: &'a str,
     id: i64,
     tree: Tree,
+    /// How many leaves are written, and which are not yet.
     count: i64,
+    heads: Vec<Head>,
 }
 
 impl Recording<'_> {
-    fn add(&mut self, rows: &Rows, head: impl Fn(crate::postgres::rows::Row) -> Option<Head>) {
-        let heads: Vec<Head> = rows.iter().filter_map(head).collect();
+    fn add(&mut self, head: Option<Head>) {
+        self.heads.extend(head);
+        if self.heads.len() == LEAVES_AT_ONCE {
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        let heads = std::mem::take(&mut self.heads);
         let ordinals: Vec<_> = (self.count..).take(heads.len()).map(|ordinal| Some(Datum::from(ordinal))).collect();
         let texts: Vec<String> = heads.iter().map(Head::text).collect();
         texts.iter().for_each(|text| self.tree.push(merkle::leaf(text.as_bytes())));
         self.count += heads.len() as i64;
+        // A connection of its own, which frees what the leaves leave behind.
+        let spi = Spi::connect();
         let stream = |head: &Head| match head {
             Head::Stream { stream, seq, .. } => (Some(text_datum(stream)), Some(Datum::from(*seq))),
             Head::Session { .. } => (None, None),
         };
         let (streams, seqs): (Vec<_>, Vec<_>) = heads.iter().map(stream).unzip();
-        let spi = Spi::connect();
         RECORD_LEAVES.run(
             &spi,
             See::Now,
@@ -246,7 +277,7 @@ fn lost(spi: &Spi, anchor: &Anchor, head: &Head) -> Option<String> {
                 let is_trimmed = row.int8(0).is_some_and(|base| base > *position);
                 is_trimmed || row.bytes(1).is_some_and(|stored| hex(stored) == *digest)
             });
-            let is_deleted = || track::tells_of_deletion(spi, &anchor.tenant, agent_id, session_id, anchor.at);
+            let is_deleted = || track::tells_of_deletion(spi, &anchor.tenant, agent_id, session_id, anchor.trail_seq);
             (!is_there && !is_deleted()).then(|| {
                 format!("session {session_id:?} of agent {agent_id:?}: entry {position} is gone or another one")
             })

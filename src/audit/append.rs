@@ -7,6 +7,7 @@ use agent_sessions_core::timestamp;
 use agent_sessions_core::{limit, name};
 use pgrx::pg_sys::{Datum, JSONBOID, JSONOID, TEXTOID, TIMESTAMPTZOID};
 
+use crate::audit::rule::check_own_stream;
 use crate::draft;
 use crate::identity;
 use crate::postgres::call::{Call, Returns, Set};
@@ -135,7 +136,7 @@ pub fn audit_append(call: &mut Call) -> Returns {
     let action = action.ok_or_else(|| Error::invalid("action", "must be given"))?;
     let event = Event { action, payload, actor, target, session_id, status, attrs, occurred_at, event_id };
     event.check()?;
-    let tenant = check_stream(stream, event_id)?;
+    let tenant = check_stream(stream, event_id, session_id)?;
     let mut set = call.set();
     put(&mut set, &[event], &tenant, stream);
     Ok(None)
@@ -145,13 +146,13 @@ pub fn audit_append_batch(call: &mut Call) -> Returns {
     let stream = call.text().unwrap_or_default();
     let events = call.json().ok_or_else(|| Error::invalid("events", "must be given"))?;
     let elements: Vec<Element> = element::parse_as("events", events.text)?;
+    let tenant = check_stream(stream, None, None)?;
     let events: Result<Vec<Event>, Error> = elements
         .iter()
         .enumerate()
-        .map(|(index, element)| from_element(element).map_err(|error| error.in_element(index)))
+        .map(|(index, element)| from_element(stream, element).map_err(|error| error.in_element(index)))
         .collect();
     let events = events?;
-    let tenant = check_stream(stream, None)?;
     let mut set = call.set();
     put(&mut set, &events, &tenant, stream);
     Ok(None)
@@ -165,7 +166,7 @@ fn put(set: &mut Set, events: &[Event], tenant: &str, stream: &str) {
     }
 }
 
-fn from_element<'a>(element: &'a Element<'a>) -> Result<Event<'a>, Error> {
+fn from_element<'a>(stream: &str, element: &'a Element<'a>) -> Result<Event<'a>, Error> {
     let attrs = element.attrs.map(|attrs| {
         draft::check_size("attrs", attrs.get())?;
         value::jsonb(attrs.get()).map_err(|reason| Error::invalid("attrs", reason))
@@ -185,14 +186,17 @@ fn from_element<'a>(element: &'a Element<'a>) -> Result<Event<'a>, Error> {
         event_id: element.event_id.as_deref(),
     };
     event.check()?;
+    check_stream(stream, event.event_id, event.session_id)?;
     Ok(event)
 }
 
 /// The tenant; SE001 for a malformed stream, SE018 if the names do not fit an index entry.
-pub fn check_stream(stream: &str, event_id: Option<&str>) -> Result<String, Error> {
+pub fn check_stream(stream: &str, event_id: Option<&str>, session_id: Option<&str>) -> Result<String, Error> {
     name::optional("stream", stream)?;
+    check_own_stream(stream)?;
     let tenant = identity::tenant()?;
     limit::index_entry("stream", &[&tenant, stream, event_id.unwrap_or_default()])?;
+    limit::index_entry("session_id", &[&tenant, session_id.unwrap_or_default()])?;
     Ok(tenant)
 }
 

@@ -41,24 +41,32 @@ impl Chain {
     pub fn lock(spi: &Spi, tenant: &str, stream: &str) -> Chain {
         let _owner = AsOwner::switch();
         let name = [Some(text_datum(tenant)), Some(text_datum(stream))];
-        let (base_seq, base_hash) = Chain::lock_row(spi, &name);
+        for _ in 0..CREATION_ROUNDS {
+            if let Some(chain) = Chain::find(spi, &name) {
+                return chain;
+            }
+            CREATE.run(spi, See::Now, &name);
+        }
+        raise::row_was_dropped()
+    }
+
+    /// The same for a stream that there is.
+    pub fn lock_existing(spi: &Spi, tenant: &str, stream: &str) -> Option<Chain> {
+        let _owner = AsOwner::switch();
+        Chain::find(spi, &[Some(text_datum(tenant)), Some(text_datum(stream))])
+    }
+
+    fn find(spi: &Spi, name: &[Option<Datum>; 2]) -> Option<Chain> {
+        let rows = LOCK.run(spi, See::Now, name);
+        let row = rows.first()?;
+        let (base_seq, base_hash) = (row.int8(0)?, row.text(1).unwrap_or(GENESIS).to_owned());
         let see = if one_snapshot() { See::Latest } else { See::Now };
-        let tail = Chain::tail(spi, see, &name);
-        if one_snapshot() && tail.as_ref().map(|tail| tail.0) != Chain::tail(spi, See::Now, &name).map(|tail| tail.0) {
+        let tail = Chain::tail(spi, see, name);
+        if one_snapshot() && tail.as_ref().map(|tail| tail.0) != Chain::tail(spi, See::Now, name).map(|tail| tail.0) {
             raise::serialization_failure();
         }
         let (seq, prev_hash) = tail.unwrap_or((base_seq, base_hash));
-        Chain { next_seq: seq + 1, prev_hash, base_seq }
-    }
-
-    fn lock_row(spi: &Spi, name: &[Option<Datum>; 2]) -> (i64, String) {
-        for _ in 0..CREATION_ROUNDS {
-            if let Some(row) = LOCK.run(spi, See::Now, name).first() {
-                return (row.int8(0).unwrap_or(0), row.text(1).unwrap_or(GENESIS).to_owned());
-            }
-            CREATE.run(spi, See::Now, name);
-        }
-        raise::row_was_dropped()
+        Some(Chain { next_seq: seq + 1, prev_hash, base_seq })
     }
 
     fn tail(spi: &Spi, see: See, name: &[Option<Datum>; 2]) -> Option<(i64, String)> {

@@ -27,6 +27,11 @@ static EVENTS: KeptPlan = KeptPlan::new(
 );
 
 pub fn audit_proof(call: &mut Call) -> Returns {
+    // Made when the connection has ended, whose memory ends with it.
+    prove(call).map(|proof| Some(text_datum(&proof)))
+}
+
+fn prove(call: &mut Call) -> Result<String, Error> {
     let stream = call.text().unwrap_or_default();
     let seq = call.int8().ok_or_else(|| Error::invalid("seq", "must be given"))?;
     let anchor_id = call.int8();
@@ -41,14 +46,12 @@ pub fn audit_proof(call: &mut Call) -> Returns {
     let (ordinal, head) = leaf.ok_or_else(|| missing("the anchor does not reach the event"))?;
 
     let (mut prev_hash, mut data, mut bytes) = (None, Vec::new(), 0);
-    EVENTS.stream(&spi, &[tenant, name, Some(Datum::from(seq)), Some(Datum::from(head))], |rows| {
-        for row in rows.iter() {
-            prev_hash = prev_hash.take().or_else(|| row.text(0).map(str::to_owned));
-            let text = row.text(1).unwrap_or_default();
-            bytes += text.len();
-            if bytes <= limit::MAX_PAYLOAD_BYTES {
-                data.push(text.to_owned());
-            }
+    EVENTS.stream(&spi, &[tenant, name, Some(Datum::from(seq)), Some(Datum::from(head))], |row| {
+        prev_hash = prev_hash.take().or_else(|| row.text(0).map(str::to_owned));
+        let text = row.text(1).unwrap_or_default();
+        bytes += text.len();
+        if bytes <= limit::MAX_PAYLOAD_BYTES {
+            data.push(text.to_owned());
         }
     });
     limit::at_most("proof", bytes, limit::MAX_PAYLOAD_BYTES)?;
@@ -69,8 +72,7 @@ pub fn audit_proof(call: &mut Call) -> Returns {
         size: leaves.len() as u64,
         path: path.iter().map(|node| hex(node)).collect(),
     };
-    let text = serde_json::to_string(&proof).map_err(|error| Error::invalid("seq", error.to_string()))?;
-    Ok(Some(text_datum(&text)))
+    serde_json::to_string(&proof).map_err(|error| Error::invalid("seq", error.to_string()))
 }
 
 pub fn audit_check_proof(call: &mut Call) -> Returns {

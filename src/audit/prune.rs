@@ -48,10 +48,10 @@ pub fn audit_prune(call: &mut Call) -> Returns {
     let stream = call.text().unwrap_or_default();
     let before_seq = call.int8().ok_or_else(|| Error::invalid("before_seq", "must be given"))?;
     draft::position("before_seq", Some(before_seq))?;
-    let tenant = check_stream(stream, None)?;
+    let tenant = check_stream(stream, None, None)?;
 
     let spi = Spi::connect();
-    let chain = Chain::lock(&spi, &tenant, stream);
+    let Some(chain) = Chain::lock_existing(&spi, &tenant, stream) else { return Ok(Some(Datum::from(0_i64))) };
     // The newest event stays.
     let last = (before_seq - 1).min(chain.next_seq - 2);
     if last <= chain.base_seq {

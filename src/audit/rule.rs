@@ -6,6 +6,7 @@ use agent_sessions_core::{limit, name};
 use pgrx::pg_sys::{INT8OID, TEXTOID};
 
 use crate::audit::chain::Chain;
+use crate::audit::track::TRAIL;
 use crate::identity;
 use crate::postgres::catalog;
 use crate::postgres::owner::AsOwner;
@@ -98,17 +99,25 @@ pub fn on_audit_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
         // The policy refuses it. Nothing of another tenant's is locked before.
         return Ok((Some(row), Decision::Write));
     }
-    check(&row)?;
-    let spi = Spi::connect();
-    let chain = Chain::lock(&spi, tenant, stream);
     if row.datum(ACTOR).is_none() {
         row.set_text(ACTOR, &actor());
     }
+    check(&row)?;
+    let spi = Spi::connect();
+    let chain = Chain::lock(&spi, tenant, stream);
     if is_replayed(&spi, &row)? {
         return Ok((None, Decision::Skip));
     }
     link(&mut row, &chain)?;
     Ok((Some(row), Decision::Write))
+}
+
+/// SE001 for the stream that the engine writes to, unless it is the owner who writes.
+pub fn check_own_stream(stream: &str) -> Result<(), Error> {
+    if stream == TRAIL && !catalog::is_owner() {
+        return Err(Error::invalid("stream", "is the one that the engine writes to"));
+    }
+    Ok(())
 }
 
 /// Who acts when nobody is named.
@@ -144,6 +153,7 @@ fn check(row: &Tuple) -> Result<(), Error> {
     let text = |column| row.text(column);
     name::optional("tenant", text(TENANT).unwrap_or_default())?;
     name::optional("stream", text(STREAM).unwrap_or_default())?;
+    check_own_stream(text(STREAM).unwrap_or_default())?;
     limit::index_entry("stream", &[TENANT, STREAM, EVENT_ID].map(|column| text(column).unwrap_or_default()))?;
     limit::index_entry("session_id", &[TENANT, SESSION_ID].map(|column| text(column).unwrap_or_default()))?;
     if text(ACTION).is_none() {

@@ -1,7 +1,7 @@
 //! The automatic trail: what the engine writes down of itself, in the same transaction, where a tenant wants it.
 
 use agent_sessions_core::error::Error;
-use pgrx::pg_sys::{Datum, TEXTOID, TIMESTAMPTZOID};
+use pgrx::pg_sys::{Datum, INT8OID, TEXTOID};
 
 use crate::audit::append::{self, Event};
 use crate::audit::rule::actor;
@@ -32,12 +32,12 @@ static DELETIONS: KeptPlan = KeptPlan::new(
     c"select from agent_sessions.audit_event e \
       where e.tenant operator(pg_catalog.=) $1 and e.stream operator(pg_catalog.=) $2 \
         and e.session_id operator(pg_catalog.=) $3 and e.action operator(pg_catalog.=) 'session_delete' \
-        and coalesce(e.target, '') operator(pg_catalog.=) $4 and e.recorded_at operator(pg_catalog.>=) $5 limit 1",
-    &[TEXTOID, TEXTOID, TEXTOID, TEXTOID, TIMESTAMPTZOID],
+        and coalesce(e.target, '') operator(pg_catalog.=) $4 and e.seq operator(pg_catalog.>) $5 limit 1",
+    &[TEXTOID, TEXTOID, TEXTOID, TEXTOID, INT8OID],
 );
 
 /// The stream that the engine writes to.
-const TRAIL: &str = "agent_sessions";
+pub const TRAIL: &str = "agent_sessions";
 
 /// What can be tracked.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -109,7 +109,7 @@ fn write(spi: &Spi, what: What, tenant: &str, event: Event, payload: &serde_json
     }
 }
 
-/// Whether the trail tells that a session was deleted at that time or later.
+/// Whether the trail tells behind `since`, a seq, that a session was deleted.
 pub fn tells_of_deletion(spi: &Spi, tenant: &str, agent_id: &str, session_id: &str, since: i64) -> bool {
     let [tenant, stream, session, agent] = [tenant, TRAIL, session_id, agent_id].map(|text| Some(text_datum(text)));
     DELETIONS.run(spi, See::Caller, &[tenant, stream, session, agent, Some(Datum::from(since))]).len() > 0

@@ -10,7 +10,7 @@ use crate::identity;
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
-use crate::postgres::value::text_datum;
+use crate::postgres::value::{self, text_datum};
 
 // A chain's row may be missing while a restore is under way, its events may be missing behind a base.
 static STREAMS: KeptPlan = KeptPlan::new(
@@ -32,6 +32,13 @@ static BASE: KeptPlan = KeptPlan::new(
 static HASH_AT: KeptPlan = KeptPlan::new(
     c"select e.hash from agent_sessions.audit_event e \
       where e.tenant operator(pg_catalog.=) $1 and e.stream operator(pg_catalog.=) $2 and e.seq operator(pg_catalog.=) $3",
+    &[TEXTOID, TEXTOID, INT8OID],
+);
+
+static BELOW_BASE: KeptPlan = KeptPlan::new(
+    c"select e.seq from agent_sessions.audit_event e \
+      where e.tenant operator(pg_catalog.=) $1 and e.stream operator(pg_catalog.=) $2 and e.seq operator(pg_catalog.<=) $3 \
+      order by e.seq limit 1",
     &[TEXTOID, TEXTOID, INT8OID],
 );
 
@@ -75,7 +82,14 @@ pub fn audit_verify(call: &mut Call) -> Returns {
 
     let spi = Spi::connect();
     let streams = STREAMS.run(&spi, See::Caller, &[Some(text_datum(&tenant)), stream.map(text_datum)]);
-    for stream in streams.iter().filter_map(|row| row.text(0)) {
+    let mut streams: Vec<&str> = streams.iter().filter_map(|row| row.text(0)).collect();
+    if streams.is_empty() && (head.seq.is_some() || head.hash.is_some()) {
+        // A head that was kept is missed even if all of the stream is gone.
+        streams.extend(stream);
+    }
+    for stream in streams {
+        // A connection each, which frees what a stream leaves behind.
+        let spi = Spi::connect();
         let verdict = verify(&spi, &tenant, stream, from_seq, head);
         set.put(&[
             Some(text_datum(stream)),
@@ -107,18 +121,24 @@ fn verify(spi: &Spi, tenant: &str, stream: &str, from_seq: Option<i64>, head: He
     };
 
     let mut walk = Walk::from(first, &before);
-    let mut is_head_found = is_head(head, first - 1, &before);
-    EVENTS.stream(spi, &[tenant, stream, Some(Datum::from(first))], |rows| {
-        for row in rows.iter() {
-            let event = event(row);
-            walk.step(&event);
-            is_head_found |= is_head(head, event.seq, event.hash);
-        }
+    // A head before what is walked is only looked up.
+    let earlier = |seq: i64| HASH_AT.run(spi, See::Caller, &[tenant, stream, Some(Datum::from(seq))]);
+    let is_earlier =
+        |seq: i64| seq < first && earlier(seq).iter().any(|row| is_head(head, seq, row.text(0).unwrap_or_default()));
+    let mut is_head_found = is_head(head, first - 1, &before) || head.seq.is_some_and(is_earlier);
+    EVENTS.stream(spi, &[tenant, stream, Some(Datum::from(first))], |row| {
+        let event = event(row);
+        walk.step(&event);
+        is_head_found |= is_head(head, event.seq, event.hash);
     });
     let wants_head = head.seq.is_some() || head.hash.is_some();
     let (last, _) = walk.head();
     let lost = head.seq.map_or(last + 1, |seq| seq.min(last + 1));
-    let fault = walk.fault().or((wants_head && !is_head_found).then_some((lost, "the given head is not in the chain")));
+    let below = BELOW_BASE.run(spi, See::Caller, &[tenant, stream, Some(Datum::from(pruned))]);
+    let below = below.first().and_then(|row| row.int8(0)).map(|seq| (seq, "the event stands below the base"));
+    let fault = below
+        .or(walk.fault())
+        .or((wants_head && !is_head_found).then_some((lost, "the given head is not in the chain")));
     Verdict { entries: walk.entries(), pruned, fault }
 }
 
@@ -158,12 +178,11 @@ fn agrees(fields: &Fields, data: &str, row: Row) -> bool {
     let Some(values) = fields.values(data) else { return false };
     MAPPED.iter().zip(PLACES).zip(values).all(|((column, place), value)| match *column {
         "occurred_at" => value.as_deref().and_then(timestamp::parse) == row.int8(place),
-        // jsonb has put the keys in an order of its own.
-        "attrs" => value.as_deref().map(parsed) == row.jsonb_text(place).map(parsed),
+        "attrs" => match value.as_deref().map(value::jsonb).transpose() {
+            // SAFETY: the datum has just been made as a jsonb.
+            Ok(attrs) => attrs.map(|attrs| unsafe { value::jsonb_text(attrs) }) == row.jsonb_text(place),
+            Err(_) => false,
+        },
         _ => value.as_deref() == row.text(place),
     })
-}
-
-fn parsed(json: &str) -> Option<serde_json::Value> {
-    serde_json::from_str(json).ok()
 }

@@ -1,6 +1,6 @@
 //! The settings (GUCs) of the extension.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::ffi::{CStr, CString};
 
 use agent_sessions_core::limit;
@@ -129,90 +129,44 @@ pub fn commit_durably() {
     }
 }
 
-/// A transaction that need not wait for the disk.
+/// A transaction whose commit need not wait for the disk, if it writes nothing after `wal_end`.
+#[derive(Clone, Copy)]
 struct Relaxed {
     transaction: i64,
-    /// The setting before.
-    before: CString,
-    /// The command that comes after the last write that is ours.
-    command: pg_sys::CommandId,
+    wal_end: pg_sys::XLogRecPtr,
 }
 
 thread_local! {
-    static RELAXED: RefCell<Option<Relaxed>> = const { RefCell::new(None) };
+    static RELAXED: Cell<Option<Relaxed>> = const { Cell::new(None) };
 }
 
-/// Runs `write`, and lets the transaction commit without waiting for the disk if that is all that it writes: a statement of its
-/// own that is a plain SELECT, which calls this function itself. What else a transaction writes is not ours to risk.
+/// Runs `write`, and lets the transaction commit without waiting for the disk if all that it writes is written so. What else it
+/// writes is not ours to risk.
 pub fn committing_asynchronously<T>(write: impl FnOnce() -> T) -> T {
     // SAFETY: reads the state of the transaction.
     let is_first = unsafe { pg_sys::GetTopTransactionIdIfAny() } == pg_sys::InvalidTransactionId;
-    let alone = is_first || RELAXED.with_borrow(|relaxed| relaxed.as_ref().is_some_and(is_all_there_is));
-    if !alone || !is_called_by_a_plain_select() {
-        return write();
-    }
+    let is_alone = is_first || RELAXED.get().is_some_and(is_all_there_is);
     let written = write();
-    if !commits_asynchronously() {
-        let before = value_of(c"synchronous_commit");
-        RELAXED.set(Some(Relaxed { transaction: transaction(), before, command: 0 }));
-        set_local(c"synchronous_commit", c"off");
+    if is_alone {
+        RELAXED.set(Some(Relaxed { transaction: transaction(), wal_end: wal_end() }));
     }
-    let command = next_command();
-    RELAXED.with_borrow_mut(|relaxed| relaxed.iter_mut().for_each(|relaxed| relaxed.command = command));
     written
 }
 
-/// Whether the transaction that was relaxed has written nothing more.
-fn is_all_there_is(relaxed: &Relaxed) -> bool {
-    relaxed.transaction == transaction() && relaxed.command == next_command()
+fn is_all_there_is(relaxed: Relaxed) -> bool {
+    relaxed.transaction == transaction() && relaxed.wal_end == wal_end()
 }
 
-/// The command that comes next; another one than before if there was a write in between.
-fn next_command() -> pg_sys::CommandId {
-    // SAFETY: the counter moves on only if the current command has written something, which is then visible to the next.
-    unsafe {
-        pg_sys::CommandCounterIncrement();
-        pg_sys::GetCurrentCommandId(false)
-    }
+/// The end of what the transaction has written.
+fn wal_end() -> pg_sys::XLogRecPtr {
+    // SAFETY: reads a variable of the backend.
+    unsafe { pg_sys::XactLastRecEnd }
 }
 
-unsafe extern "C-unwind" {
-    /// PostgreSQL's own; what pgrx calls by that name is a wrapper with another address.
-    #[link_name = "ParamsErrorCallback"]
-    fn params_error_callback(argument: *mut std::ffi::c_void);
-}
-
-fn is_called_by_a_plain_select() -> bool {
-    // SAFETY: the portal that runs is valid; its statements are planned. SPI, PL/pgSQL and functions in SQL put a callback on
-    // the stack while they run a statement; at the top there is at most the one that shows a portal's parameters.
-    unsafe {
-        let callback = pg_sys::error_context_stack;
-        let is_at_the_top = callback.is_null()
-            || ((*callback).previous.is_null()
-                && (*callback).callback.is_some_and(|called| {
-                    std::ptr::fn_addr_eq(called, params_error_callback as unsafe extern "C-unwind" fn(_))
-                }));
-        let portal = pg_sys::ActivePortal;
-        if !is_at_the_top || pg_sys::IsTransactionBlock() || portal.is_null() {
-            return false;
-        }
-        let statements = (*portal).stmts;
-        !statements.is_null()
-            && (0..(*statements).length as usize).all(|at| {
-                let statement = (*(*statements).elements.add(at)).ptr_value.cast::<pg_sys::PlannedStmt>();
-                (*statement).commandType == pg_sys::CmdType::CMD_SELECT && !(*statement).hasModifyingCTE
-            })
-    }
-}
-
-/// Before a transaction commits: waits for the disk after all if more was written than what may be lost.
+/// Decides at the last moment, when there is nothing left to write.
 unsafe extern "C-unwind" fn before_commit(event: pg_sys::XactEvent::Type, _: *mut std::ffi::c_void) {
-    if event == pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT
-        && let Some(relaxed) = RELAXED.take()
-        && relaxed.transaction == transaction()
-        && !is_all_there_is(&relaxed)
-    {
-        set_local(c"synchronous_commit", &relaxed.before);
+    if event == pg_sys::XactEvent::XACT_EVENT_PRE_COMMIT && RELAXED.take().is_some_and(is_all_there_is) {
+        set_local(c"synchronous_commit", c"off");
     }
 }
 
@@ -225,11 +179,6 @@ pub fn transaction() -> i64 {
 fn commits_asynchronously() -> bool {
     // SAFETY: reads a variable of the backend.
     unsafe { pg_sys::synchronous_commit == pg_sys::SyncCommitLevel::SYNCHRONOUS_COMMIT_OFF as i32 }
-}
-
-fn value_of(name: &CStr) -> CString {
-    // SAFETY: a setting that exists, whose value is a C string.
-    unsafe { CStr::from_ptr(pg_sys::GetConfigOption(name.as_ptr(), false, false)).to_owned() }
 }
 
 fn set_local(name: &CStr, value: &CStr) {

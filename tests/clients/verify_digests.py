@@ -2,7 +2,7 @@
 
 Standard input holds JSON lines, the sessions before the items, as `wire/digests.rs` exports them by plain SELECTs:
     {"table": "session", "sid", "tenant", "agent_id", "session_id", "created_at", "branched_from", "fork_position",
-     "base_position", "base_digest"}
+     "fork_digest", "base_position", "base_digest", "hidden"}
     {"table": "session_item", "sid", "position", "op", "kind", "item_id", "tag", "author", "target", "payload", "attrs",
      "salt", "content_digest", "digest", "created_at"}
 Bytes are hex, payload and attrs are the text that the server prints, times are microseconds since 2000-01-01 UTC.
@@ -50,14 +50,33 @@ class Log:
     def __init__(self, session):
         self.session = session
         self.items = {}
+        self.fork = session["fork_position"]
+        self.base = session["base_position"]
 
-    def digest_at(self, position):
-        return bytes.fromhex(self.items[position]["digest"])
+    @property
+    def flattened(self):
+        """Whether the log holds copies of what it inherited: it keeps the fork, and names no source."""
+        return self.session["branched_from"] is None and self.fork is not None
+
+    @property
+    def first(self):
+        """The first position that the session itself has to hold."""
+        return self.base if self.flattened else max(self.base, self.fork or 0)
 
 
-def genesis(logs, sid):
-    session = logs[sid].session
-    fork = session["fork_position"]
+def entry_before(logs, sid, position):
+    """The digest of the entry before a position of a log, which an ancestor may hold; the log's genesis if there is none."""
+    log = logs[sid]
+    if position == 0:
+        return genesis(logs, sid)
+    if position == log.base:
+        return bytes.fromhex(log.session["base_digest"])
+    if position <= log.first:
+        return entry_before(logs, log.session["branched_from"], position)
+    return bytes.fromhex(log.items[position - 1]["digest"])
+
+
+def genesis_of(session, fork, forked_from):
     return hashlib.sha256(
         b"agent_sessions/genesis/1"
         + lp(session["tenant"])
@@ -65,23 +84,33 @@ def genesis(logs, sid):
         + lp(session["session_id"])
         + int8(session["created_at"])
         + int8(-1 if fork is None else fork)
-        + (bytes(32) if fork is None else digest_before(logs, session["branched_from"], fork))
+        + forked_from
     ).digest()
 
 
-def digest_before(logs, sid, position):
-    """The digest that the entry at this position links to, in the session itself or in the ancestor that holds it."""
-    if position == 0:
-        return genesis(logs, sid)
+def genesis(logs, sid):
     log = logs[sid]
-    fork = log.session["fork_position"] or 0
-    if position == fork:
+    source = log.session["branched_from"]
+    if log.fork is None:
+        forked_from = bytes(32)
+    elif source in logs:
+        forked_from = entry_before(logs, source, log.fork)
+    else:
+        # The source is gone: nothing of it is inherited, or that was copied.
+        forked_from = bytes.fromhex(log.session["fork_digest"])
+    return genesis_of(log.session, log.fork, forked_from)
+
+
+def linked_digest(logs, sid, position):
+    """The digest that the session's own entry at a position links to."""
+    log = logs[sid]
+    if position == log.fork:
         return genesis(logs, sid)
-    if position < fork:
-        return digest_before(logs, log.session["branched_from"], position)
-    if position == log.session["base_position"]:
+    if position == log.base and position > 0:
         return bytes.fromhex(log.session["base_digest"])
-    return log.digest_at(position - 1)
+    if position == 0:
+        return genesis_of(log.session, None, bytes(32))
+    return bytes.fromhex(log.items[position - 1]["digest"])
 
 
 def read(lines):
@@ -97,15 +126,16 @@ def read(lines):
 
 def mismatches(logs, sid):
     log = logs[sid]
-    first = max(log.session["base_position"], log.session["fork_position"] or 0)
-    for place, position in enumerate(sorted(log.items), start=first):
+    for place, position in enumerate(sorted(log.items), start=log.first):
         item = log.items[position]
         if position != place:
-            yield place, "the entry is missing"
+            # Of a hidden session only what branches read is kept, and what explains that.
+            if not log.session["hidden"]:
+                yield place, "the entry is missing"
             return
         if item["salt"] is not None and content_digest(item).hex() != item["content_digest"]:
             yield position, "content_digest"
-        if entry_digest(digest_before(logs, sid, position), item).hex() != item["digest"]:
+        if entry_digest(linked_digest(logs, sid, position), item).hex() != item["digest"]:
             yield position, "digest"
 
 

@@ -118,13 +118,17 @@ impl Database {
         }
     }
 
-    /// Returns when that backend waits for a lock.
-    pub async fn wait_until_blocked(&self, pid: i32) {
+    /// Whether that backend waits for a lock at this moment.
+    pub async fn is_blocked(&self, pid: i32) -> bool {
         let waits = "select wait_event_type is not distinct from 'Lock' and cardinality(pg_blocking_pids(pid)) > 0
                      from pg_stat_activity where pid = $1";
-        let observer = self.observer.get_or_init(|| self.superuser()).await;
+        self.observer.get_or_init(|| self.superuser()).await.value(waits, &[&pid]).await
+    }
+
+    /// Returns when that backend waits for a lock.
+    pub async fn wait_until_blocked(&self, pid: i32) {
         let deadline = Instant::now() + PATIENCE;
-        while !observer.value::<bool>(waits, &[&pid]).await {
+        while !self.is_blocked(pid).await {
             assert!(Instant::now() < deadline, "backend {pid} never waits for a lock");
             tokio::time::sleep(Duration::from_millis(2)).await;
         }

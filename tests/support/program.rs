@@ -5,6 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
+use super::own_cluster::OsUser;
 use crate::{Cluster, Database, Role};
 
 pub struct Program {
@@ -59,6 +60,12 @@ impl Program {
             self.told.push_str(argument.as_ref());
             self.command.arg(argument.as_ref());
         }
+        self
+    }
+
+    /// Runs the program as the OS user of a server, in a folder that this user can enter.
+    pub fn run_as(mut self, user: OsUser, folder: &Path) -> Self {
+        user.run(self.command.current_dir(folder));
         self
     }
 

@@ -3,14 +3,14 @@
 
 use std::path::{Path, PathBuf};
 
-use agent_sessions_tests::{Append, Connection, Database, Program, Ran, Role, examples, setting, transcripts};
+use agent_sessions_tests::{Append, Branch, Connection, Database, Program, Ran, Role, examples, setting, transcripts};
 
 const EXPORT: &str = "
     select json_build_object(
         'table', 'session', 'sid', sid, 'tenant', tenant, 'agent_id', agent_id, 'session_id', session_id,
         'created_at', (extract(epoch from created_at) * 1000000)::bigint - 946684800000000,
-        'branched_from', branched_from, 'fork_position', fork_position,
-        'base_position', base_position, 'base_digest', encode(base_digest, 'hex'))::text
+        'branched_from', branched_from, 'fork_position', fork_position, 'fork_digest', encode(fork_digest, 'hex'),
+        'base_position', base_position, 'base_digest', encode(base_digest, 'hex'), 'hidden', deleted_at is not null)::text
     from agent_sessions.session
     union all
     select json_build_object(
@@ -88,6 +88,69 @@ async fn every_operation(writer: &Connection, agent: &str) {
     assert_eq!(writer.execute(raw, &[&agent]).await.expect("a raw insert"), 1);
     let late = Append::to("before 2000", "{}").agent_id(agent);
     assert_eq!(late.run(writer).await.expect("an append to the older session"), 0);
+    branches(writer, agent).await;
+}
+
+/// Branches off every part of each other's logs, one without a source, some whose source is hidden, flattened or trimmed.
+async fn branches(writer: &Connection, agent: &str) {
+    let branch = |source: &'static str, name: &'static str, fork: i64| {
+        let mut branch = Branch::of(source).named(name).agent_id(agent);
+        if fork > 0 {
+            branch = branch.at_target(fork - 1);
+        }
+        async move {
+            let branched = writer.branched(branch).await;
+            let append = Append::to(name, "\"own\"").item_id(name).agent_id(agent);
+            assert_eq!(append.run(writer).await.expect("an append"), branched.next_position);
+        }
+    };
+    let silent = |source: &'static str, name: &'static str| {
+        let branch = Branch::of(source).named(name).agent_id(agent);
+        async move { writer.branched(branch).await }
+    };
+    branch("every op", "branch", 5).await;
+    branch("branch", "at its own fork", 5).await;
+    branch("branch", "inside the source", 3).await;
+    branch("branch", "of it all", 6).await;
+    silent("branch", "without entries").await;
+    branch("without entries", "through it", 6).await;
+    let empty = "select from agent_sessions.session_create(session_id => 'empty', agent_id => $1::text)";
+    writer.execute(empty, &[&agent]).await.expect("a session");
+    branch("empty", "of nothing", 0).await;
+    branch("of nothing", "of its beginning", 1).await;
+    writer.branched(Branch::of("every op").named("seed alone").agent_id(agent).inherit(false).seed("1")).await;
+    // Hidden, and what it has behind the fork is gone.
+    branch("every op", "hidden", 4).await;
+    branch("hidden", "of the hidden", 5).await;
+    for payload in ["1", "2"] {
+        Append::to("hidden", payload).agent_id(agent).run(writer).await.expect("an append");
+    }
+    for call in [
+        "session_delete('hidden', agent_id => $1::text)",
+        "session_flatten('of it all', agent_id => $1::text)",
+        "session_append('of it all', '\"after\"', agent_id => $1::text)",
+    ] {
+        writer.execute(&format!("select agent_sessions.{call}"), &[&agent]).await.expect(call);
+    }
+    silent("of it all", "of the flattened").await;
+    branch("of it all", "inside the flattened", 2).await;
+    // At the beginning of a branch: what counts is its genesis.
+    let at_zero = "insert into agent_sessions.session (agent_id, session_id, branched_from, fork_position)
+                   select agent_id, 'at zero', sid, 0 from agent_sessions.session where session_id = 'branch' and agent_id = $1::text";
+    assert_eq!(writer.execute(at_zero, &[&agent]).await.expect("a raw branch"), 1);
+    Append::to("at zero", "1").agent_id(agent).run(writer).await.expect("an append");
+    // A trimmed log with an erased entry, inherited and then copied.
+    let kept = "select from agent_sessions.session_create('kept', agent_id => $1::text,
+                  items => '[{\"payload\":1},{\"payload\":2},{\"payload\":3,\"item_id\":\"secret\"},{\"payload\":4}]')";
+    writer.execute(kept, &[&agent]).await.expect("a session");
+    let trim = "select agent_sessions.session_trim('kept', keep_from => 2, agent_id => $1::text)";
+    assert_eq!(writer.value::<i64>(trim, &[&agent]).await, 2);
+    branch("kept", "of the kept", 4).await;
+    branch("of the kept", "of the kept to stay", 4).await;
+    let erase = "select agent_sessions.session_erase('of the kept', item_id => 'secret', agent_id => $1::text)";
+    assert_eq!(writer.value::<i64>(erase, &[&agent]).await, 1);
+    let flatten = "select agent_sessions.session_flatten('of the kept', agent_id => $1::text)";
+    assert_eq!(writer.value::<i64>(flatten, &[&agent]).await, 2);
 }
 
 async fn export(connection: &Connection) -> String {
@@ -119,7 +182,7 @@ async fn python_agrees_on_every_entry() {
     fill(&db).await;
     let superuser = db.superuser().await;
     let ops = "select string_agg(distinct op, ' ' order by op) from agent_sessions.session_item";
-    assert_eq!(superuser.value::<String>(ops, &[]).await, "append open retract retract_from revise");
+    assert_eq!(superuser.value::<String>(ops, &[]).await, "append erase open retract retract_from revise trim");
 
     let plain = db.psql(Role::Superuser).args(["-c", EXPORT]).output().await;
     let entries: i64 = superuser.value("select count(*) from agent_sessions.session_item", &[]).await;

@@ -169,26 +169,8 @@ async fn what_retracts_or_deletes_an_open_item_drops_its_chunks() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn chunks_alone_may_commit_without_waiting_for_the_disk() {
-    let db = Database::create("streaming_durability").await;
-    let writer = db.writer().await;
-    writer.create_session("s").await;
-    let target = open(&writer, "answer").await;
-    let relaxed = |number: i32| format!("agent_sessions.session_delta('s', {target}, {number}, 'x', durable => false)");
-    let setting = "current_setting('synchronous_commit')";
-    let alone = format!("select {setting} from (select {} offset 0) d", relaxed(0));
-    assert_eq!(writer.value::<String>(&alone, &[]).await, "off");
-    assert_eq!(writer.value::<String>(&format!("select {setting}"), &[]).await, "on", "it ends with its statement");
-    // A transaction block may write anything else before it ends.
-    writer.begin("read committed").await;
-    writer.run(&format!("select {}", relaxed(1))).await;
-    assert_eq!(writer.value::<String>(&format!("select {setting}"), &[]).await, "on");
-    writer.commit().await;
-}
-
 /// Bytes of WAL that a statement writes, as its own backend counts them.
-async fn wal(connection: &Connection, sql: &str) -> i64 {
+pub async fn wal(connection: &Connection, sql: &str) -> i64 {
     let explain = format!("explain (analyze, wal, format json) {sql}");
     let answer = connection.simple_query(&explain).await.expect("a plan");
     let text = answer.iter().find_map(|message| match message {
