@@ -10,8 +10,7 @@ use tokio_postgres::SimpleQueryMessage;
 
 use super::{Event, array_of, assert_chained, batch, column, count, export, import, in_tenant, quoted, try_import};
 
-const FIELDS: &str =
-    r#"{"action":"type","actor":["who","id"],"target":["who","roles"],"occurred_at":"at","attrs":"facts"}"#;
+const FIELDS: &str = r#"{"action":"type","actor":["who","id"],"target":"n","occurred_at":"at","attrs":"facts"}"#;
 
 async fn python(arguments: &[&str], input: String) -> Ran {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/audit_chain.py");
