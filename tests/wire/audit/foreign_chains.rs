@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use agent_sessions_tests::{Connection, Database, Program, Ran, assert_sqlstate, detail, setting};
 use serde_json::{Value, json};
+use tokio_postgres::SimpleQueryMessage;
 
-use super::{Event, array_of, assert_chained, batch, column, count, export, import, in_tenant, try_import};
+use super::{Event, array_of, assert_chained, batch, column, count, export, import, in_tenant, quoted, try_import};
 
-const FIELDS: &str =
-    r#"{"action":"type","actor":["who","id"],"target":["who","roles"],"occurred_at":"at","attrs":"facts"}"#;
+const FIELDS: &str = r#"{"action":"type","actor":["who","id"],"target":"n","occurred_at":"at","attrs":"facts"}"#;
 
 async fn python(arguments: &[&str], input: String) -> Ran {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/audit_chain.py");
@@ -117,6 +117,40 @@ async fn another_language_agrees_on_our_own_chains() {
         assert_eq!(verified(&cut).await, wanted);
     }
     assert!(!verified(&[]).await.0);
+}
+
+/// Buffers that an import touches, with all that it does.
+async fn buffers(connection: &Connection, stream: &str, lines: &[String]) -> usize {
+    let import = format!(
+        "explain (analyze, buffers, timing off, format json)
+         select agent_sessions.audit_import('{stream}', {}, '{{\"action\":\"type\",\"occurred_at\":\"at\"}}')",
+        quoted(&array_of(lines))
+    );
+    let answer = connection.simple_query(&import).await.expect("a plan");
+    let text = answer.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => row.get(0),
+        _ => None,
+    });
+    let plan: Value = serde_json::from_str(text.expect("a plan")).expect("a plan is JSON");
+    let blocks = ["Shared Hit Blocks", "Shared Read Blocks"].map(|key| plan[0]["Plan"][key].as_u64().expect("a count"));
+    blocks.iter().sum::<u64>() as usize
+}
+
+/// In a database without statistics, as a restore finds it: the same look at the event before is made for every row of one.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_import_costs_as_much_per_line_in_a_long_stream_as_in_a_short_one() {
+    const SHORT: usize = 500;
+    const LONG: usize = 10_000;
+    let db = Database::create("audit_import_cost").await;
+    db.owner().await.run("alter table agent_sessions.audit_event set (autovacuum_enabled = off)").await;
+    let writer = db.writer().await;
+    let lines = foreign(SHORT + LONG).await;
+    let short = buffers(&writer, "s", &lines[..SHORT]).await / SHORT;
+    let long = buffers(&writer, "s", &lines[SHORT..]).await / LONG;
+    writeln!(std::io::stdout(), "audit_import: {short} buffers a line in the first {SHORT}, {long} in {LONG} more")
+        .expect("standard output is open");
+    assert!(long < 2 * short, "{short}, {long}");
+    assert_chained(&writer, "s", (SHORT + LONG) as i64).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
