@@ -277,7 +277,7 @@ async fn a_deletion_after_an_anchors_snapshot_is_accepted() {
 /// Has the empty tenant's trail tell of what is done.
 async fn admin_of_all(db: &Database, what: &str) {
     let admin = admin(db).await;
-    admin.run(&format!("reset agent_sessions.tenant; select agent_sessions.audit_track('{what}', true)")).await;
+    admin.run(&format!("set agent_sessions.tenant = ''; select agent_sessions.audit_track('{what}', true)")).await;
 }
 
 /// Writers of streams and logs, who also trim, branch, delete and prune; none of it is missed by an anchor that was made meanwhile.
@@ -288,7 +288,7 @@ async fn anchors_beside_writers_are_of_one_moment() {
     admin_of_all(&db, "delete").await;
     let writers = db.writers(5).await;
     let pruner = std::sync::Arc::new(admin(&db).await);
-    pruner.run("reset agent_sessions.tenant").await;
+    pruner.run("set agent_sessions.tenant = ''").await;
     let made = together(6, |number| {
         let (writer, pruner) = (writers[number.min(4)].clone(), pruner.clone());
         async move {

@@ -210,7 +210,7 @@ async fn a_proof_that_would_be_too_large_is_refused() {
     let db = Database::create("measure_proof").await;
     let writer = db.writer().await;
     writer.run("set agent_sessions.tenant = 'acme'").await;
-    let append = "select count(outcome) from generate_series(1, 5) n, lateral agent_sessions.audit_append('look', stream => 'orders',
+    let append = "select count(outcome) from generate_series(1, 5) n, lateral agent_sessions.audit_append('look ' || n, stream => 'orders',
         payload => to_json(repeat('0123456789abcdef', 3500000)))";
     assert_eq!(writer.value::<i64>(append, &[]).await, 5);
     let made = anchor(&writer).await;

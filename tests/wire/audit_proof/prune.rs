@@ -181,6 +181,26 @@ async fn readers_show_what_is_left_and_appends_go_on() {
     assert_eq!(lost(&writer, &kept).await, None);
 }
 
+/// The engine's own trail is a stream as any other, but for who writes to it.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_admin_prunes_the_engines_trail() {
+    let db = Database::create("prune_trail").await;
+    let (writer, admin) = (orders(&db).await, admin(&db).await);
+    admin.run("select agent_sessions.audit_track('all', true)").await;
+    writer
+        .run(
+            "select agent_sessions.session_create('s');
+             select agent_sessions.session_set('s', title => n::text) from generate_series(1, 5) n",
+        )
+        .await;
+    let kept = anchor(&writer).await;
+    assert_eq!(prune(&admin, "agent_sessions", 4).await.expect("pruned"), 3);
+    let found = verdict(&writer, "'agent_sessions'").await;
+    assert_eq!(found, Verdict { entries: 2, redacted: 3, fault: None });
+    assert_eq!(lost(&writer, &kept).await, None);
+    assert_sqlstate!(prune(&writer, "agent_sessions", 5).await, "42501");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn pruning_waits_for_appends_and_they_for_it() {
     let db = Database::create("prune_races").await;
