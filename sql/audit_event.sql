@@ -16,7 +16,6 @@ create table agent_sessions.audit_event (
   data text not null,
   prev_hash text collate "C" not null,
   hash text collate "C" not null,
-  constraint audit_event_pkey primary key (tenant, stream, seq),
   constraint audit_event_seq_check check (seq > 0),
   constraint audit_event_payload_check check (payload is null),
   constraint audit_event_columns_check check (fields is not null or (action is not null and occurred_at is not null))
@@ -65,10 +64,12 @@ exception
 end
 $$;
 
-create unique index audit_event_id_key on agent_sessions.audit_event (tenant, stream, event_id) where event_id is not null;
 create index audit_event_time_idx on agent_sessions.audit_event (tenant, (coalesce(occurred_at, recorded_at)), stream, seq);
 create index audit_event_session_idx on agent_sessions.audit_event (tenant, session_id, occurred_at) where session_id is not null;
 
+-- In this order: without statistics the planner takes the last one made, among those that cost the same.
+alter table agent_sessions.audit_event add constraint audit_event_pkey primary key (tenant, stream, seq);
+create unique index audit_event_id_key on agent_sessions.audit_event (tenant, stream, event_id) where event_id is not null;
 create index audit_anchor_leaf_stream_idx on agent_sessions.audit_anchor_leaf (tenant, stream, seq) where stream is not null;
 
 comment on table agent_sessions.audit_event is 'The audit trail: one chain of events per tenant and stream, append-only for everybody';

@@ -1,5 +1,5 @@
 create table agent_sessions.session (
-  sid bigint generated always as identity primary key,
+  sid bigint generated always as identity,
   tenant text collate "C" not null,
   agent_id text collate "C" not null,
   session_id text collate "C" not null,
@@ -53,8 +53,9 @@ create index session_agent_idx on agent_sessions.session (tenant, agent_id, acti
 create index session_expires_idx on agent_sessions.session (tenant, expires_at, sid) where expires_at is not null;
 create index session_parent_idx on agent_sessions.session (parent_sid) where parent_sid is not null;
 create index session_branch_idx on agent_sessions.session (branched_from) where branched_from is not null;
--- the last one: without statistics the planner takes it, among those that cost the same
+-- The last ones: without statistics the planner takes the last one made, among those that cost the same.
 create unique index session_key on agent_sessions.session (tenant, session_id, agent_id) where deleted_at is null;
+alter table agent_sessions.session add constraint session_pkey primary key (sid);
 
 comment on index agent_sessions.session_key is 'In this order, so that a session is found under whichever agent has it';
 comment on table agent_sessions.session is 'One row per session: who it is, its state document, its lease. Appending locks the row and changes nothing in it';

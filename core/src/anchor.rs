@@ -6,8 +6,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::audit;
-use crate::digest::Digest;
-use crate::merkle;
+use crate::digest::{Digest, hex};
+use crate::merkle::{self, Beside};
 
 /// The head of a chain, as an anchor takes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,9 +63,7 @@ pub struct Proof {
     pub seq: i64,
     pub prev_hash: String,
     pub data: Vec<String>,
-    pub index: u64,
-    pub size: u64,
-    /// In hex, from the leaf up.
+    /// What is beside the way from the leaf up, in hex behind `l:` or `r:` for its side.
     pub path: Vec<String>,
 }
 
@@ -76,7 +74,7 @@ pub enum Format {
 }
 
 impl Proof {
-    /// The root that the proof leads to, in hex; `None` if it leads nowhere.
+    /// The root that the proof leads to; `None` if it leads nowhere.
     pub fn root(&self) -> Option<Digest> {
         let hash = self.data.iter().fold(self.prev_hash.clone(), |hash, data| audit::hash(&hash, data));
         let last = i64::try_from(self.data.len()).ok()?.checked_sub(1).filter(|last| *last >= 0)?;
@@ -86,15 +84,32 @@ impl Proof {
             seq: self.seq.checked_add(last)?,
             hash,
         };
-        let path: Option<Vec<Digest>> = self.path.iter().map(|node| unhex(node)).collect();
-        merkle::root_by_path(merkle::leaf(head.text().as_bytes()), self.index, self.size, &path?)
+        let path: Option<Vec<Beside>> = self.path.iter().map(|node| beside(node)).collect();
+        Some(merkle::root_by_path(merkle::leaf(head.text().as_bytes()), &path?))
     }
 }
 
-/// A digest of 64 hexadecimal digits.
+/// A path in the form of a proof.
+pub fn path_text(path: &[Beside]) -> Vec<String> {
+    let text = |beside: &Beside| match beside {
+        Beside::Left(left) => format!("l:{}", hex(left)),
+        Beside::Right(right) => format!("r:{}", hex(right)),
+    };
+    path.iter().map(text).collect()
+}
+
+fn beside(text: &str) -> Option<Beside> {
+    match text.split_once(':')? {
+        ("l", left) => unhex(left).map(Beside::Left),
+        ("r", right) => unhex(right).map(Beside::Right),
+        _ => None,
+    }
+}
+
+/// A digest of 64 hexadecimal digits, in lower case.
 pub fn unhex(text: &str) -> Option<Digest> {
     let mut digest = [0; 32];
-    if text.len() != 64 || !text.is_ascii() {
+    if text.len() != 64 || !text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
         return None;
     }
     for (byte, at) in digest.iter_mut().zip((0..).step_by(2)) {
@@ -106,7 +121,6 @@ pub fn unhex(text: &str) -> Option<Digest> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::digest::hex;
 
     fn stream(seq: i64, hash: &str) -> Head {
         Head::Stream { tenant: "t\"".into(), stream: "".into(), seq, hash: hash.into() }
@@ -151,9 +165,7 @@ mod tests {
             seq: 2,
             prev_hash: first,
             data: data[1..].iter().map(|data| data.to_string()).collect(),
-            index: 2,
-            size: 4,
-            path: merkle::path(&leaves, 2).unwrap().iter().map(|node| hex(node)).collect(),
+            path: path_text(&merkle::path(&leaves, 2).unwrap()),
         };
         (proof, tree.root())
     }
@@ -174,14 +186,15 @@ mod tests {
         changed[1].data.pop();
         changed[2].seq = 1;
         changed[3].prev_hash = audit::GENESIS.into();
-        changed[4].index = 3;
+        changed[4].path[0] = changed[4].path[0].replace("r:", "l:");
         changed[5].path.pop();
         changed[6].stream = "other".into();
         changed[7].data.clear();
         for proof in changed {
             assert_ne!(proof.root(), Some(root), "{proof:?}");
         }
-        let malformed = Proof { path: vec!["zz".repeat(32), "\u{e9}".repeat(32)], ..proof };
-        assert_eq!(malformed.root(), None);
+        for path in ["zz".repeat(32), "\u{e9}".repeat(32), "ab".repeat(32), "l:".to_owned() + &"AB".repeat(32)] {
+            assert_eq!(Proof { path: vec![path], ..proof.clone() }.root(), None);
+        }
     }
 }

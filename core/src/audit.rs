@@ -103,6 +103,9 @@ pub struct Line {
     _stream: Option<String>,
 }
 
+/// The white space of JSON.
+const SPACE: [char; 4] = [' ', '\t', '\n', '\r'];
+
 /// The columns that can be taken from the text of an imported event.
 pub const MAPPED: [&str; 8] = ["event_id", "occurred_at", "action", "actor", "target", "session_id", "status", "attrs"];
 
@@ -158,8 +161,20 @@ fn value_at(data: &str, path: &[String]) -> Option<Option<String>> {
     match value.get() {
         "null" => Some(None),
         text if text.starts_with('"') => serde_json::from_str(text).ok().map(Some),
-        other => Some(Some(other.to_owned())),
+        other => Some(Some(compact(other))),
     }
+}
+
+/// A JSON text without the white space between its parts.
+fn compact(json: &str) -> String {
+    let (mut in_string, mut is_escaped) = (false, false);
+    let kept = |character: &char| {
+        let is_kept = in_string || !SPACE.contains(character);
+        in_string ^= *character == '"' && !is_escaped;
+        is_escaped = in_string && *character == '\\' && !is_escaped;
+        is_kept
+    };
+    json.chars().filter(kept).collect()
 }
 
 /// The payload in an event's text, with the white space around it.
@@ -169,7 +184,6 @@ pub fn payload(data: &str) -> Option<&str> {
         #[serde(borrow)]
         payload: &'a RawValue,
     }
-    const SPACE: [char; 4] = [' ', '\t', '\n', '\r'];
     // serde would read an array as an object whose keys are left out.
     let text: Text = serde_json::from_str(data).ok().filter(|_| data.trim_start_matches(SPACE).starts_with('{'))?;
     let found = text.payload.get();
@@ -301,6 +315,8 @@ mod tests {
         assert_eq!(values, [None, None, text("login"), text("ann"), None, None, text("7"), None]);
         assert_eq!(fields.values("no json"), None);
         assert_eq!(Fields::parse("{}").unwrap().values("no json"), Some(Default::default()));
+        let spaced = "{\"type\": [1, \n\"a \\\" b\\\\\" , 2]}";
+        assert_eq!(fields.values(spaced).unwrap()[2], text("[1,\"a \\\" b\\\\\",2]"));
         let odd = r#"{"type": "x", "deep": "\ud83d", "n": 1e400000, "code": 12345678901234567890.10}"#;
         let values = fields.values(odd).unwrap();
         assert_eq!((values[2].as_deref(), values[6].as_deref()), (Some("x"), Some("12345678901234567890.10")));

@@ -43,20 +43,27 @@ impl Tree {
     }
 }
 
-/// The nodes that lead from the leaf at `index` to the root, the lowest first. `None` if there is no such leaf.
-pub fn path(leaves: &[Digest], index: usize) -> Option<Vec<Digest>> {
+/// A node beside the way from a leaf to the root, on one side of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Beside {
+    Left(Digest),
+    Right(Digest),
+}
+
+/// What is beside the way from the leaf at `index` to the root, the lowest first. `None` if there is no such leaf.
+pub fn path(leaves: &[Digest], index: usize) -> Option<Vec<Beside>> {
     if index >= leaves.len() {
         return None;
     }
     let mut path = Vec::new();
     let (mut leaves, mut index) = (leaves, index);
     while leaves.len() > 1 {
-        let (left, right) = leaves.split_at(left_size(leaves.len() as u64) as usize);
+        let (left, right) = leaves.split_at(left_size(leaves.len()));
         if index < left.len() {
-            path.push(root(right));
+            path.push(Beside::Right(root(right)));
             leaves = left;
         } else {
-            path.push(root(left));
+            path.push(Beside::Left(root(left)));
             index -= left.len();
             leaves = right;
         }
@@ -65,33 +72,16 @@ pub fn path(leaves: &[Digest], index: usize) -> Option<Vec<Digest>> {
     Some(path)
 }
 
-/// The root that a leaf's path leads to, in a tree of `size` leaves. `None` if the path is not one of such a tree.
-pub fn root_by_path(leaf: Digest, index: u64, size: u64, path: &[Digest]) -> Option<Digest> {
-    if index >= size {
-        return None;
-    }
-    // Where the path turns, from the root down.
-    let mut turns = Vec::new();
-    let (mut index, mut size) = (index, size);
-    while size > 1 {
-        if turns.len() == path.len() {
-            return None;
-        }
-        let left = left_size(size);
-        turns.push(index < left);
-        (index, size) = if index < left { (index, left) } else { (index - left, size - left) };
-    }
-    if turns.len() != path.len() {
-        return None;
-    }
-    let step = |below: Digest, (is_left, beside): (&bool, &Digest)| {
-        if *is_left { node(&below, beside) } else { node(beside, &below) }
-    };
-    Some(turns.iter().rev().zip(path).fold(leaf, step))
+/// The root that a leaf's path leads to.
+pub fn root_by_path(leaf: Digest, path: &[Beside]) -> Digest {
+    path.iter().fold(leaf, |below, beside| match beside {
+        Beside::Left(left) => node(left, &below),
+        Beside::Right(right) => node(&below, right),
+    })
 }
 
 /// The leaves of a tree's left half: the largest power of two that is less than their number.
-fn left_size(size: u64) -> u64 {
+fn left_size(size: usize) -> usize {
     1 << (size - 1).ilog2()
 }
 
@@ -148,7 +138,12 @@ mod tests {
 
     #[test]
     fn the_known_paths() {
-        let hexed = |path: Vec<Digest>| path.iter().map(|digest| hex(digest)).collect::<Vec<_>>();
+        let hexed = |path: Vec<Beside>| {
+            let digest = |beside: &Beside| match beside {
+                Beside::Left(digest) | Beside::Right(digest) => hex(digest),
+            };
+            path.iter().map(digest).collect::<Vec<_>>()
+        };
         assert_eq!(hexed(path(&leaves(1), 0).unwrap()), Vec::<String>::new());
         assert_eq!(
             hexed(path(&leaves(8), 0).unwrap()),
@@ -167,19 +162,16 @@ mod tests {
             let leaves = leaves(size);
             for (index, leaf) in leaves.iter().enumerate() {
                 let path = path(&leaves, index).unwrap();
-                let lead = |path: &[Digest]| root_by_path(*leaf, index as u64, size as u64, path);
-                assert_eq!(lead(&path), Some(root(&leaves)), "{index} of {size}");
-                let mut longer = path.clone();
-                longer.push([0; 32]);
-                assert_eq!(lead(&longer), None);
+                assert_eq!(root_by_path(*leaf, &path), root(&leaves), "{index} of {size}");
                 if let Some(last) = path.len().checked_sub(1) {
-                    assert_eq!(lead(&path[..last]), None);
+                    assert_ne!(root_by_path(*leaf, &path[..last]), root(&leaves));
                     let mut other = path.clone();
-                    other[last][0] ^= 1;
-                    assert_ne!(lead(&other), Some(root(&leaves)));
+                    other[last] = match other[last] {
+                        Beside::Left(digest) => Beside::Right(digest),
+                        Beside::Right(digest) => Beside::Left(digest),
+                    };
+                    assert_ne!(root_by_path(*leaf, &other), root(&leaves));
                 }
-                assert_eq!(root_by_path(*leaf, size as u64, size as u64, &path), None);
-                assert_eq!(root_by_path(*leaf, index as u64, u64::MAX, &path), None);
             }
         }
     }

@@ -21,7 +21,7 @@ pub fn format(microseconds: i64) -> Option<String> {
 
 /// The time of an RFC 3339 text, whatever its offset, to the microsecond. `None` if it is none.
 pub fn parse(text: &str) -> Option<i64> {
-    let at = OffsetDateTime::parse(text, &Rfc3339).ok()?.to_offset(UtcOffset::UTC);
+    let at = OffsetDateTime::parse(text, &Rfc3339).ok()?.checked_to_offset(UtcOffset::UTC)?;
     i64::try_from(at.unix_timestamp_nanos().div_euclid(1_000) - EPOCH_SECONDS * 1_000_000).ok()
 }
 
@@ -54,7 +54,15 @@ mod tests {
     fn an_offset_is_another_way_to_write_the_same_time() {
         assert_eq!(parse("2000-01-01T02:30:00+02:30"), Some(0));
         assert_eq!(parse("2000-01-01T00:00:00.0000009Z"), Some(0));
-        for bad in ["", "2000-01-01", "2000-01-01 00:00:00", "2000-01-01T00:00:00", "2000-13-01T00:00:00Z", "now"] {
+        for bad in [
+            "",
+            "2000-01-01",
+            "2000-01-01 00:00:00",
+            "2000-01-01T00:00:00",
+            "2000-13-01T00:00:00Z",
+            "9999-12-31T23:59:59-01:00",
+            "now",
+        ] {
             assert_eq!(parse(bad), None, "{bad}");
         }
     }

@@ -192,8 +192,13 @@ fn from_element<'a>(stream: &str, element: &'a Element<'a>) -> Result<Event<'a>,
 
 /// The tenant; SE001 for a malformed stream, SE018 if the names do not fit an index entry.
 pub fn check_stream(stream: &str, event_id: Option<&str>, session_id: Option<&str>) -> Result<String, Error> {
-    name::optional("stream", stream)?;
     check_own_stream(stream)?;
+    check_names(stream, event_id, session_id)
+}
+
+/// The same for who does not write there.
+pub fn check_names(stream: &str, event_id: Option<&str>, session_id: Option<&str>) -> Result<String, Error> {
+    name::optional("stream", stream)?;
     let tenant = identity::tenant()?;
     limit::index_entry("stream", &[&tenant, stream, event_id.unwrap_or_default()])?;
     limit::index_entry("session_id", &[&tenant, session_id.unwrap_or_default()])?;

@@ -1,7 +1,6 @@
 //! Proofs that an event is under an anchor's root: made from the tables, checked without them.
 
-use agent_sessions_core::anchor::{Format, Proof, unhex};
-use agent_sessions_core::digest::hex;
+use agent_sessions_core::anchor::{Format, Proof, path_text, unhex};
 use agent_sessions_core::error::Error;
 use agent_sessions_core::{limit, merkle};
 use pgrx::pg_sys::{Datum, INT8OID, TEXTOID};
@@ -68,9 +67,7 @@ fn prove(call: &mut Call) -> Result<String, Error> {
         seq,
         prev_hash,
         data,
-        index: ordinal as u64,
-        size: leaves.len() as u64,
-        path: path.iter().map(|node| hex(node)).collect(),
+        path: path_text(&path),
     };
     serde_json::to_string(&proof).map_err(|error| Error::invalid("seq", error.to_string()))
 }

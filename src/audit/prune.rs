@@ -3,7 +3,7 @@
 use agent_sessions_core::error::Error;
 use pgrx::pg_sys::{Datum, INT8OID, TEXTOID};
 
-use crate::audit::append::check_stream;
+use crate::audit::append::check_names;
 use crate::audit::chain::Chain;
 use crate::draft;
 use crate::postgres::call::{Call, Returns};
@@ -48,7 +48,7 @@ pub fn audit_prune(call: &mut Call) -> Returns {
     let stream = call.text().unwrap_or_default();
     let before_seq = call.int8().ok_or_else(|| Error::invalid("before_seq", "must be given"))?;
     draft::position("before_seq", Some(before_seq))?;
-    let tenant = check_stream(stream, None, None)?;
+    let tenant = check_names(stream, None, None)?;
 
     let spi = Spi::connect();
     let Some(chain) = Chain::lock_existing(&spi, &tenant, stream) else { return Ok(Some(Datum::from(0_i64))) };
