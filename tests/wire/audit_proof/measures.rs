@@ -40,12 +40,12 @@ impl Watched {
     async fn open(db: &Database, role: Role, pages: &[&str]) -> Watched {
         let connection = db.connect(role).await;
         connection
-            .run("set agent_sessions.tenant = 'acme'; set enable_seqscan = off; set enable_bitmapscan = off")
+            .run("set agent_sessions.tenant = 'acme'; set jit = off; set enable_seqscan = off; set enable_bitmapscan = off")
             .await;
         for sql in pages {
             connection.query(*sql, &[]).await.unwrap_or_else(|error| panic!("{sql}\n{error:?}"));
         }
-        // The library, its plans and PostgreSQL's own caches.
+        // The library (that of the compiler, 50 MB, is switched off), its plans and PostgreSQL's own caches.
         connection.run("select * from agent_sessions.audit_verify('none'); select * from agent_sessions.audit_check_anchor('none')").await;
         Watched { connection }
     }
@@ -59,11 +59,15 @@ impl Watched {
     }
 
     async fn cost<T>(&self, what: &str, call: impl AsyncFnOnce(&Connection) -> T) -> (T, Cost) {
+        self.cost_below(MEMORY, what, call).await
+    }
+
+    async fn cost_below<T>(&self, most: u64, what: &str, call: impl AsyncFnOnce(&Connection) -> T) -> (T, Cost) {
         let (before, began) = (self.peak(), Instant::now());
         let result = call(&self.connection).await;
         let cost = Cost { took: began.elapsed(), grew: self.peak() - before };
         say(&format!("{what}: {} ms, {} kB more at the height", cost.took.as_millis(), cost.grew));
-        assert!(cost.grew < MEMORY, "{what}: {cost:?}");
+        assert!(cost.grew < most, "{what}: {cost:?}");
         (result, cost)
     }
 }
@@ -163,7 +167,8 @@ async fn many_chains_are_anchored_checked_and_proven() {
     let create =
         "insert into agent_sessions.session (session_id) select 'session ' || n from generate_series(1, $1::bigint) n";
     assert_eq!(writer.execute(create, &[&chains]).await.expect("sessions") as i64, chains);
-    db.owner().await.run("analyze").await;
+    // Not of the empty table: the plans made for that would stay.
+    db.owner().await.run("analyze agent_sessions.session").await;
     let fill = "insert into agent_sessions.session_item (sid, payload) select sid, '1' from agent_sessions.session";
     assert_eq!(writer.execute(fill, &[]).await.expect("items") as i64, chains);
 
@@ -174,7 +179,9 @@ async fn many_chains_are_anchored_checked_and_proven() {
     ];
     let watched = Watched::open(&db, Role::Writer, &pages).await;
     let most = Duration::from_secs(chains as u64 / 500);
-    let (made, cost) = watched.cost(&format!("audit_anchor of {chains} chains"), async |c| anchor(c).await).await;
+    // The pages that it writes come on top.
+    let (made, cost) =
+        watched.cost_below(2 * MEMORY, &format!("audit_anchor of {chains} chains"), async |c| anchor(c).await).await;
     assert_eq!(made.chains as i64, chains + 1);
     assert!(cost.took < most, "{cost:?}");
     let leaves = "select sum(length(leaf)) from agent_sessions.audit_anchor_leaf where tenant = 'acme' and anchor_id = 1 and ordinal >= 0";
