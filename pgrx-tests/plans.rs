@@ -11,21 +11,17 @@ mod tests {
     static COUNT_TO: KeptPlan =
         KeptPlan::new(c"select g from pg_catalog.generate_series(1::pg_catalog.int8, $1) g", &[INT8OID]);
 
-    static SAME: KeptPlan = KeptPlan::new(c"select $1 operator(pg_catalog.=) $2", &[TEXTOID, TEXTOID]);
+    static SAME: KeptPlan = KeptPlan::new(c"select where $1 operator(pg_catalog.=) $2", &[TEXTOID, TEXTOID]);
 
     static SESSIONS: KeptPlan = KeptPlan::new(c"select s.sid from agent_sessions.session s", &[]);
 
     #[pg_test]
-    fn a_stream_visits_every_row_once_in_batches() {
+    fn a_stream_visits_every_row_once() {
         let spi = Spi::connect();
         for rows in [0, 1, 999, 1000, 1001, 2500] {
-            let (mut sum, mut largest) = (0, 0);
-            COUNT_TO.stream(&spi, &[Some(Datum::from(rows))], |batch| {
-                largest = largest.max(batch.len());
-                sum += batch.iter().filter_map(|row| row.int8(0)).sum::<i64>();
-            });
-            assert_eq!(sum, rows * (rows + 1) / 2);
-            assert!(largest <= 1000, "{largest} rows at once");
+            let mut visited = Vec::new();
+            COUNT_TO.stream(&spi, &[Some(Datum::from(rows))], |row| visited.extend(row.int8(0)));
+            assert_eq!(visited, (1..=rows).collect::<Vec<i64>>());
         }
     }
 
@@ -34,7 +30,7 @@ mod tests {
         let spi = Spi::connect();
         let same = |left, right| {
             let arguments = [Some(text_datum(left)), Some(text_datum(right))];
-            SAME.run(&spi, See::Now, &arguments).first().is_some_and(|row| row.bool(0))
+            SAME.run(&spi, See::Now, &arguments).len() == 1
         };
         assert!(same("a", "a"));
         spi.execute("create schema hostile");
