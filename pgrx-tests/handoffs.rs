@@ -114,12 +114,12 @@ mod tests {
                perform agent_sessions.session_append_batch('s',
                  '[{\"payload\":1,\"kind\":\"smuggle\"},{\"payload\":2}]');
                return 'written';
-             exception when sqlstate 'SE014' then
-               return 'SE014';
+             exception when sqlstate 'SE007' then
+               return 'SE007';
              end $$",
         )
         .expect("the triggers");
-        assert_eq!(Spi::get_one::<&str>("select pg_temp.refused()"), Ok(Some("SE014")));
+        assert_eq!(Spi::get_one::<&str>("select pg_temp.refused()"), Ok(Some("SE007")));
         assert_eq!(verified("s").as_deref(), Some("1 true"));
     }
 }

@@ -19,10 +19,13 @@ static FIRST: KeptPlan = KeptPlan::new(
     &[INT8OID, INT8ARRAYOID],
 );
 
+// OFFSET keeps this a look-up per id: as one condition, 100 000 ids would be searched for each entry of the log.
 static PLACES: KeptPlan = KeptPlan::new(
-    c"select i.item_id, i.position from agent_sessions.session_item i \
-      where i.sid operator(pg_catalog.=) $1 and i.item_id operator(pg_catalog.=) any ($2) \
-        and i.position operator(pg_catalog.<) $3",
+    c"select i.item_id, i.position from pg_catalog.unnest($2) as u (item_id) \
+      cross join lateral ( \
+        select i.item_id, i.position from agent_sessions.session_item i \
+        where i.sid operator(pg_catalog.=) $1 and i.item_id operator(pg_catalog.=) u.item_id \
+          and i.position operator(pg_catalog.<) $3 offset 0) i",
     &[INT8OID, TEXTARRAYOID, INT8OID],
 );
 

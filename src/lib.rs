@@ -2,6 +2,9 @@
 //!
 //! An append reads straight down: `append` checks its arguments, `log` locks the head and finds the tail, `item` knows what
 //! an item_id stands for, `head` admits the lease, `log` inserts, and the trigger in `item_rule` links the entry.
+//!
+//! A page reads as straight: `history` checks its arguments, `lineage` says whose entries the log is made of, `changes` what
+//! later entries say about them.
 
 mod access;
 mod address;

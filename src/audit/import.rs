@@ -41,9 +41,11 @@ static INSERT: KeptPlan = KeptPlan::new(
 );
 
 static TAKEN: KeptPlan = KeptPlan::new(
-    c"select e.event_id from agent_sessions.audit_event e \
-      where e.tenant operator(pg_catalog.=) $1 and e.stream operator(pg_catalog.=) $2 \
-        and e.event_id operator(pg_catalog.=) any ($3) limit 1",
+    c"select e.event_id from pg_catalog.unnest($3) as u (event_id) \
+      cross join lateral ( \
+        select e.event_id from agent_sessions.audit_event e \
+        where e.tenant operator(pg_catalog.=) $1 and e.stream operator(pg_catalog.=) $2 \
+          and e.event_id operator(pg_catalog.=) u.event_id offset 0) e limit 1",
     &[TEXTOID, TEXTOID, TEXTARRAYOID],
 );
 
