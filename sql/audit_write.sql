@@ -29,7 +29,7 @@ create function agent_sessions.audit_import(
 ) returns bigint
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'agent_sessions_audit_import';
 comment on function agent_sessions.audit_import(text, json, jsonb) is
-  'Appends events that were chained elsewhere by the same formula, and returns how many: an array of objects with data (the exact text) and hash and, if wanted, prev_hash and seq, as audit_export gives them. The first has to follow the end of the stream. fields: which keys of data go into columns, as {"action": "type", "actor": ["user", "id"]}; occurred_at has to be RFC 3339. Verifies all before it writes any: SE017 with the seq of the first that is wrong. SE001, SE018';
+  'Appends events that were chained elsewhere by the same formula, and returns how many: an array of objects with data (the exact text) and hash and, if wanted, prev_hash and seq, as audit_export gives them. The first has to follow the end of the stream. fields: which keys of data go into columns, as {"action": "type", "actor": ["user", "id"]}; occurred_at has to be RFC 3339. Lines of this very stream that come back to their place get all their columns, and are not marked as imported. Verifies all before it writes any: SE017 with the seq of the first that is wrong. SE001, SE018';
 
 create function agent_sessions.audit_prune(
   stream text,

@@ -43,18 +43,29 @@ pub fn data(seq: i64, columns: &Columns, payload: &str) -> Option<String> {
     Some(data)
 }
 
+/// What only an event of that place begins with.
+fn place(seq: i64, tenant: &str, stream: &str) -> String {
+    format!("{{\"seq\":{seq},\"tenant\":{},\"stream\":{},\"occurred_at\":", Value::from(tenant), Value::from(stream))
+}
+
+/// Whether a text was built for that place, whatever else is said of it.
+pub fn is_own(seq: i64, tenant: &str, stream: &str, data: &str) -> bool {
+    data.starts_with(&place(seq, tenant, stream))
+}
+
+/// Whether a text that was built by the database says what the columns say.
+pub fn agrees(seq: i64, columns: &Columns, data: &str) -> bool {
+    head(seq, columns).is_some_and(|head| data.starts_with(&head))
+}
+
 /// The part of the text that the columns determine.
 fn head(seq: i64, columns: &Columns) -> Option<String> {
-    let times = [("occurred_at", columns.occurred_at), ("recorded_at", columns.recorded_at)];
-    let mut head = format!("{{\"seq\":{seq}");
+    let mut head = place(seq, columns.tenant, columns.stream);
+    head.push_str(&Value::from(timestamp::format(columns.occurred_at)?).to_string());
     let mut text = |key: &str, value: &str| {
         head.push_str(&format!(",\"{key}\":{}", Value::from(value)));
     };
-    text("tenant", columns.tenant);
-    text("stream", columns.stream);
-    for (key, at) in times {
-        text(key, &timestamp::format(at)?);
-    }
+    text("recorded_at", &timestamp::format(columns.recorded_at)?);
     let labels = [
         ("event_id", columns.event_id),
         ("action", Some(columns.action)),
@@ -131,6 +142,11 @@ impl Fields {
         fields.keys().all(|column| MAPPED.contains(&column.as_str())).then_some(Fields(fields))
     }
 
+    /// Where a text of ours has them.
+    pub fn own() -> Fields {
+        Fields(MAPPED.iter().map(|column| ((*column).to_owned(), vec![(*column).to_owned()])).collect())
+    }
+
     /// The values that the columns take, each as text, in the order of [`MAPPED`]; attrs as they stand in the text. `None` if the
     /// text is no JSON that can be read.
     pub fn values(&self, data: &str) -> Option<[Option<String>; 8]> {
@@ -142,6 +158,11 @@ impl Fields {
         }
         Some(values)
     }
+}
+
+/// When an event of ours was recorded, as its text says.
+pub fn recorded_at(data: &str) -> Option<i64> {
+    value_at(data, &["recorded_at".to_owned()])?.as_deref().and_then(timestamp::parse)
 }
 
 /// What stands at a path of keys: a string's text, anything else as it stands. Only what is on the way is looked into: the rest may
@@ -244,7 +265,7 @@ impl Walk {
             return Some("the event is not what was written");
         }
         let agree = match event.columns {
-            Ok(columns) => head(event.seq, &columns).is_some_and(|head| event.data.starts_with(&head)),
+            Ok(columns) => agrees(event.seq, &columns, event.data),
             Err(agree) => agree,
         };
         if agree { None } else { Some("the columns are not what was written") }
@@ -332,6 +353,23 @@ mod tests {
             hash(GENESIS, "{\"a\":1}"),
             "sha256:fb266d6f8c297721fd1c1ae3e0de21556f01240660a0057000be727e7ea7f43a"
         );
+    }
+
+    #[test]
+    fn a_text_of_ours_is_known_by_its_place_and_read_back() {
+        let data = data(7, &COLUMNS, "{\"action\": \"other\"}").unwrap();
+        assert!(is_own(7, "acme", "", &data) && agrees(7, &COLUMNS, &data));
+        assert!(!is_own(8, "acme", "", &data) && !is_own(7, "", "", &data) && !is_own(7, "acme", "s", &data));
+        let values = Fields::own().values(&data).unwrap();
+        let text = |text: Option<&str>| text.map(str::to_owned);
+        assert_eq!(values[0], text(COLUMNS.event_id));
+        assert_eq!(values[1].as_deref().and_then(timestamp::parse), Some(COLUMNS.occurred_at));
+        assert_eq!(
+            (&values[2], &values[4], &values[7]),
+            (&text(Some("login")), &text(COLUMNS.target), &text(Some("{\"a\":1}")))
+        );
+        assert_eq!(recorded_at(&data), Some(COLUMNS.recorded_at));
+        assert_eq!(recorded_at("{}"), None);
     }
 
     fn chain() -> Vec<(i64, String, String, String)> {

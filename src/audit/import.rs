@@ -71,6 +71,15 @@ pub fn audit_import(call: &mut Call) -> Returns {
     let spi = Spi::connect();
     let chain = Chain::lock(&spi, &tenant, stream);
     check_chain(&chain, &lines)?;
+    // Lines of ours that come back to their place are what they were, no imports.
+    let columns: Result<Vec<Columns>, Error> = (chain.next_seq..)
+        .zip(lines.iter().zip(columns))
+        .map(|(seq, (line, columns))| match audit::is_own(seq, &tenant, stream, &line.data) {
+            true => Columns::own(seq, &tenant, stream, line),
+            false => Ok(columns),
+        })
+        .collect();
+    let columns = columns?;
     check_ids(&spi, &tenant, stream, &columns)?;
     let _owner = AsOwner::switch();
     let mut prev_hash = chain.prev_hash.as_str();
@@ -82,8 +91,8 @@ pub fn audit_import(call: &mut Call) -> Returns {
             Some(text_datum(&tenant)),
             Some(text_datum(stream)),
             Some(Datum::from(seq)),
-            Some(Datum::from(clock())),
-            Some(fields),
+            Some(Datum::from(columns.recorded_at.unwrap_or_else(clock))),
+            if columns.recorded_at.is_some() { None } else { Some(fields) },
             Some(text_datum(&line.data)),
             Some(text_datum(prev_hash)),
             Some(text_datum(&line.hash)),
@@ -134,6 +143,8 @@ fn check_chain(chain: &Chain, lines: &[Line]) -> Result<(), Error> {
 struct Columns {
     values: [Option<String>; 8],
     attrs: Option<Datum>,
+    /// Of a line that is one of ours.
+    recorded_at: Option<i64>,
 }
 
 impl Columns {
@@ -158,9 +169,35 @@ impl Columns {
                 (column, label) => name::label(column, label)?,
             }
         }
-        let columns = Columns { values, attrs };
+        let columns = Columns { values, attrs, recorded_at: None };
         check_stream(stream, columns.event_id(), columns.values[SESSION_ID].as_deref())?;
         Ok(columns)
+    }
+
+    /// The columns of an event that was built for its place. SE017 if its text is not what such columns would make.
+    fn own(seq: i64, tenant: &str, stream: &str, line: &Line) -> Result<Columns, Error> {
+        let columns = Columns::of(&Fields::own(), stream, line)?;
+        let [event_id, occurred_at, action, actor, target, session_id, status, _] =
+            columns.values.each_ref().map(Option::as_deref);
+        let recorded_at = audit::recorded_at(&line.data);
+        let told = audit::Columns {
+            tenant,
+            stream,
+            event_id,
+            occurred_at: occurred_at.and_then(timestamp::parse).unwrap_or(i64::MAX),
+            recorded_at: recorded_at.unwrap_or(i64::MAX),
+            action: action.unwrap_or_default(),
+            actor,
+            target,
+            session_id,
+            status,
+            // SAFETY: the datum was made as a jsonb.
+            attrs: columns.attrs.map(|attrs| unsafe { value::jsonb_text(attrs) }),
+        };
+        if !audit::agrees(seq, &told, &line.data) {
+            return Err(Error::DigestMismatch { column: "data", position: seq });
+        }
+        Ok(Columns { recorded_at, ..columns })
     }
 
     fn event_id(&self) -> Option<&str> {

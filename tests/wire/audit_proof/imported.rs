@@ -1,6 +1,7 @@
 //! The columns of imported events are those that their fields name in the text.
 
-use agent_sessions_tests::Database;
+use agent_sessions_tests::{Database, assert_sqlstate, detail};
+use serde_json::json;
 
 use super::*;
 use Fault::{Columns, Missing, Text};
@@ -111,4 +112,63 @@ async fn a_chain_of_both_kinds_verifies_and_is_found_out() {
         );
         tamperer.assert_found(&mark, seq, Columns).await;
     }
+}
+
+/// Nothing in a hash says that an event was imported: its text does, which is not one that the database builds for that place.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_of_the_streams_own_is_no_import_whatever_its_row_says() {
+    let db = Database::create("audit_own_events").await;
+    let (writer, superuser) = (db.writer().await, db.superuser().await);
+    writer
+        .run(
+            r#"set agent_sessions.tenant = 'acme';
+               select agent_sessions.audit_append('look', '{"a": "\u0000"}', 's', 'ann', 'door', 'chat', 'ok', '{"b": [1.50], "a": 1e2}', '2001-02-03', 'e1');
+               select agent_sessions.audit_append('look', null, 's');
+               select agent_sessions.audit_append('leave', ' [1] ', 's')"#,
+        )
+        .await;
+    let all = "select string_agg(e::text, E'\\n' order by seq) from agent_sessions.audit_list('s') e";
+    let before: String = writer.value(all, &[]).await;
+    let lines: String =
+        writer.value("select json_agg(l::json)::text from agent_sessions.audit_export('s') l", &[]).await;
+    let verified = "select ok || ' ' || coalesce(first_bad_seq, 0) from agent_sessions.audit_verify('s')";
+
+    // Lost, and brought back from an export: they are what they were.
+    superuser
+        .run(
+            "set session_replication_role = replica; delete from agent_sessions.audit_event;
+             delete from agent_sessions.audit_chain; reset session_replication_role",
+        )
+        .await;
+    let import = "select agent_sessions.audit_import('s', $1::text::json)";
+    assert_eq!(writer.value::<i64>(import, &[&lines]).await, 3);
+    assert_eq!(writer.value::<String>(all, &[]).await, before);
+    assert_eq!(writer.value::<String>(verified, &[]).await, "true 0");
+
+    for mark in ["fields = '{}', action = null, actor = null, occurred_at = null", "fields = '{}'"] {
+        superuser
+            .run(&format!(
+                "set session_replication_role = replica; create table public.kept as table agent_sessions.audit_event;
+                 update agent_sessions.audit_event set {mark} where seq = 2; reset session_replication_role"
+            ))
+            .await;
+        assert_eq!(writer.value::<String>(verified, &[]).await, "false 2", "{mark}");
+        superuser
+            .run(
+                "set session_replication_role = replica; delete from agent_sessions.audit_event;
+                 insert into agent_sessions.audit_event table public.kept; drop table public.kept;
+                 reset session_replication_role",
+            )
+            .await;
+    }
+
+    // A text that pretends to be one of the stream's, and is not what its columns would make.
+    let forged = r#"with forged (data) as (
+                      select '{"seq":4,"tenant":"acme","stream":"s","occurred_at":"2001-02-03T00:00:00.000000Z","action":"x","payload":1}')
+                    select json_build_array(json_build_object('data', data, 'hash', 'sha256:' || encode(sha256(convert_to(
+                      (select head_hash from agent_sessions.audit_stream where stream = 's') || E'\n' || data, 'UTF8')), 'hex')))::text
+                    from forged"#;
+    let forged: String = writer.value(forged, &[]).await;
+    let error = assert_sqlstate!(writer.query(import, &[&forged]).await, "SE017");
+    assert_eq!(detail(&error), json!({"column": "data", "position": 4}));
 }
