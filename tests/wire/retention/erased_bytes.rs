@@ -140,11 +140,16 @@ async fn erased_trimmed_and_deleted_bytes_are_in_no_data_file() {
     write(&writer, &markers).await;
     superuser.run("analyze").await;
     let kept = ["keptitem", "keptattr", "inherite"];
-    let gone = [
-        "inlined0", "attrsin0", "toasted0", "attrsout", "squeezed", "attrssqz", "trimmed0", "attrstrm", "deleted0",
-        "attrscom", "revised0", "attrsrv0", "revised1", "attrsrv1", "openitem", "chunkin0", "chunkout", "chunkin1",
-        "chunkin2", "notneede",
+    let mut gone = vec![
+        "inlined0", "attrsin0", "toasted0", "attrsout", "trimmed0", "attrstrm", "deleted0", "attrscom", "revised0",
+        "attrsrv0", "revised1", "attrsrv1", "openitem", "chunkin0", "chunkout", "chunkin1", "chunkin2", "notneede",
     ];
+    let by_lz4 = "select attcompression = 'l' from pg_attribute
+                  where attrelid = 'agent_sessions.session_item'::regclass and attname = 'payload'";
+    if superuser.value(by_lz4, &[]).await {
+        // pglz writes a byte of its own among every eight: what it has compressed is not to be found.
+        gone.extend(["squeezed", "attrssqz"]);
+    }
     assert_eq!(found(&superuser, &markers).await, names(&[&kept[..], &gone[..]].concat()), "each can be found");
 
     // The branch reads what it inherits, and erases it there.
