@@ -115,8 +115,9 @@ impl Family {
     }
 }
 
-/// Locks a session and all that read its log, through however many branches, against their writers.
-pub fn lock_with_readers(spi: &Spi, sid: i64) {
+/// Locks a session and all that read its log, through however many branches, against their writers. Nothing is locked if by then
+/// the session is not the one that `is_meant`.
+pub fn lock_with_readers(spi: &Spi, sid: i64, is_meant: impl Fn() -> bool) {
     let readers = || {
         let rows = WITH_READERS.run(spi, See::Latest, &[Some(Datum::from(sid))]);
         rows.iter().filter_map(|row| row.int8(0)).collect::<Vec<i64>>()
@@ -127,10 +128,10 @@ pub fn lock_with_readers(spi: &Spi, sid: i64) {
         for reader in &present {
             LOCK_FOR_WRITING.run(spi, See::Latest, &[Some(Datum::from(*reader))]);
         }
-        (readers() == present).then_some(())
+        (readers() == present && is_meant()).then_some(())
     };
     // As in Family::lock. A further one has to wait now: a branch locks its source.
-    while nesting::attempt(lock_present).is_none() {}
+    while nesting::attempt(lock_present).is_none() && is_meant() {}
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -66,8 +66,9 @@ pub fn session_flatten(call: &mut Call) -> Returns {
     let address = Address::resolve(session_id, agent_id)?;
 
     let spi = Spi::connect();
-    if let Some(sid) = sid_of(&spi, See::Now, &address.parameters()) {
-        family::lock_with_readers(&spi, sid);
+    let named = || sid_of(&spi, See::Latest, &address.parameters());
+    if let Some(sid) = named() {
+        family::lock_with_readers(&spi, sid, || named() == Some(sid));
     }
     let Some(log) = Log::open(&spi, &address, OnMissing::Error)? else { return Ok(None) };
     log.head.admit(lease)?;
