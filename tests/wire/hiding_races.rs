@@ -358,7 +358,7 @@ async fn a_raw_delete_under_an_old_snapshot_finds_the_branch() {
 #[tokio::test(flavor = "multi_thread")]
 async fn branches_and_deletions_race_and_leave_a_tidy_table() {
     const CLIENTS: usize = 8;
-    const CALLS: usize = 150;
+    const CALLS: usize = 400;
     let db = Database::create("hiding_race").await;
     let writers = db.writers(CLIENTS).await;
     println!("seeds 1 to {CLIENTS}");
