@@ -115,9 +115,9 @@ impl Family {
     }
 }
 
-/// Locks a session and all that read its log, through however many branches, against their writers. Nothing is locked if by then
-/// the session is not the one that `is_meant`.
-pub fn lock_with_readers(spi: &Spi, sid: i64, is_meant: impl Fn() -> bool) {
+/// Locks a session and all that read its log, through however many branches, against their writers. `false`, and nothing is
+/// locked, if by then the session is not the one that `is_meant`.
+pub fn lock_with_readers(spi: &Spi, sid: i64, is_meant: impl Fn() -> bool) -> bool {
     let readers = || {
         let rows = WITH_READERS.run(spi, See::Latest, &[Some(Datum::from(sid))]);
         rows.iter().filter_map(|row| row.int8(0)).collect::<Vec<i64>>()
@@ -131,7 +131,12 @@ pub fn lock_with_readers(spi: &Spi, sid: i64, is_meant: impl Fn() -> bool) {
         (readers() == present && is_meant()).then_some(())
     };
     // As in Family::lock. A further one has to wait now: a branch locks its source.
-    while nesting::attempt(lock_present).is_none() && is_meant() {}
+    loop {
+        let is_locked = nesting::attempt(lock_present).is_some();
+        if is_locked || !is_meant() {
+            return is_locked;
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

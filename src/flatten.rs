@@ -2,6 +2,9 @@
 //!
 //! The copies are chained anew, from the branch's own genesis; its own entries keep their links.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use agent_sessions_core::chain::{erase_payload, trim_payload};
 use agent_sessions_core::digest::{Digest, Link};
 use agent_sessions_core::error::Error;
@@ -47,10 +50,11 @@ static GO_OVER: KeptPlan = KeptPlan::new(
         select $1 union \
         select s.sid from agent_sessions.session s join readers r on s.branched_from operator(pg_catalog.=) r.sid \
         where s.fork_position operator(pg_catalog.>) s.base_position and s.fork_position operator(pg_catalog.>) $5) \
-      update agent_sessions.session s set branched_from = $2 \
+      update agent_sessions.session s set branched_from = $2 from agent_sessions.session o \
       where s.branched_from operator(pg_catalog.=) any (array(select r.sid from readers r)) \
         and s.fork_position operator(pg_catalog.>) $3 and s.fork_position operator(pg_catalog.<=) $4 \
-        and s.fork_position operator(pg_catalog.>) s.base_position",
+        and s.fork_position operator(pg_catalog.>) s.base_position and o.sid operator(pg_catalog.=) s.sid \
+      returning o.branched_from",
     &[INT8OID, INT8OID, INT8OID, INT8OID, INT8OID],
 );
 
@@ -67,9 +71,9 @@ pub fn session_flatten(call: &mut Call) -> Returns {
 
     let spi = Spi::connect();
     let named = || sid_of(&spi, See::Latest, &address.parameters());
-    if let Some(sid) = named() {
-        family::lock_with_readers(&spi, sid, || named() == Some(sid));
-    }
+    while let Some(sid) = named()
+        && !family::lock_with_readers(&spi, sid, || named() == Some(sid))
+    {}
     let Some(log) = Log::open(&spi, &address, OnMissing::Error)? else { return Ok(None) };
     log.head.admit(lease)?;
     if !log.head.origin.inherits() {
@@ -98,16 +102,18 @@ pub fn session_flatten(call: &mut Call) -> Returns {
         .map(|position| Draft { payload: Some(Json::from_part(&erased)), ..Draft::about(Op::Erase, *position) });
     let drafts: Vec<Draft> = (first > 0).then_some(trim).into_iter().chain(erasures).collect();
     log.write(&drafts, lease);
+    // In descending order: as everywhere, branches are locked before their sources.
+    let mut left = BTreeSet::from([Reverse(log.head.origin.branched_from)]);
     for stretch in inherited {
         let fork = log.lineage.own().from;
         let bounds = [log.sid(), stretch.sid, stretch.from, stretch.until, fork].map(|bound| Some(Datum::from(bound)));
-        GO_OVER.run(&spi, See::Latest, &bounds);
+        left.extend(GO_OVER.run(&spi, See::Latest, &bounds).iter().map(|row| Reverse(row.int8(0))));
     }
     LET_GO.run(&spi, See::Now, &[Some(Datum::from(log.sid()))]);
     if first > 0 {
         trim::move_base(&spi, log.sid(), first, &start);
     }
-    deletion::collect(&spi, log.head.origin.branched_from);
+    left.into_iter().for_each(|Reverse(source)| deletion::collect(&spi, source));
     Ok(Some(Datum::from(copies.count)))
 }
 

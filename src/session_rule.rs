@@ -464,7 +464,11 @@ fn allow(allowed: bool, reason: &'static str) -> Result<(), Error> {
 /// needed. SE022 if branches need the log.
 pub fn on_session_delete<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     let row = trigger.row(TYPES);
-    admit(&row)?;
+    let was_hidden = row.datum(DELETED_AT).is_some();
+    // The lease of a hidden session ended with it; that it is still brought is no fault of who deletes its last branch.
+    if !was_hidden {
+        admit(&row)?;
+    }
     let spi = Spi::connect();
     let _owner = AsOwner::switch();
     let sid = [row.datum(SID)];
@@ -478,7 +482,7 @@ pub fn on_session_delete<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
     deletion::collect(&spi, row.int8(BRANCHED_FROM));
     drop(spi);
     // Of a hidden session the trail was told when it was hidden.
-    if row.datum(DELETED_AT).is_none() {
+    if !was_hidden {
         note(&row, What::Delete, "session_delete", serde_json::Value::Null);
     }
     Ok((None, Decision::Skip))

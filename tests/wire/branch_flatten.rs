@@ -133,6 +133,29 @@ async fn hidden_ancestors_go_with_the_last_branch_that_is_flattened() {
     assert_eq!(rows(&db).await, (2, ENTRIES + 2 + 3));
 }
 
+/// What only reads on from the copies for the sake of branches that do not: they go over, and it goes.
+#[tokio::test(flavor = "multi_thread")]
+async fn hidden_branches_go_when_those_that_needed_them_go_over() {
+    let db = Database::create("flatten_go_over").await;
+    let writer = db.writer().await;
+    sample(&writer, "s").await;
+    writer.branched(Branch::of("s").named("b").seed("1")).await;
+    // Each reads on from the one before it, but for the last, which leaves within what all of them inherit.
+    writer.branched(Branch::of("b").named("c").seed("2")).await;
+    writer.branched(Branch::of("c").named("d").seed("3")).await;
+    writer.branched(Branch::of("d").named("e").at_target(1)).await;
+    let log = writer.log("e").await;
+    for session in ["c", "d"] {
+        deleted(&writer, session).await;
+    }
+    assert_eq!(stored(&db).await, "b [c] [d] e s");
+    assert_eq!(flattened(&writer, "b").await, ENTRIES);
+    assert_eq!(stored(&db).await, "b e s");
+    assert_tidy(&db).await;
+    assert_eq!(writer.log("e").await, log);
+    assert!(writer.verify("e").await.ok);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_inherits_nothing_is_not_written_to() {
     let db = Database::create("flatten_nothing").await;
