@@ -33,11 +33,10 @@ static CREATE: KeptPlan = KeptPlan::new(
     &[INT8OID, TEXTOID, TEXTOID, INT8OID, TEXTOID],
 );
 
-// The CASE as in family.
 static SIBLING_TITLES: KeptPlan = KeptPlan::new(
     c"select s.title from agent_sessions.session s \
       where s.branched_from operator(pg_catalog.=) $1 and s.title is not null \
-        and case when s.deleted_at is null then true else false end",
+        and s.deleted_at is null",
     &[INT8OID],
 );
 

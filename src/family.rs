@@ -11,12 +11,11 @@ use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::value::{Element, array};
 
-// A CASE, since without statistics the planner takes the index of visible sessions to be short, and reads it all.
 static WITH_SUB_SESSIONS: KeptPlan = KeptPlan::new(
     c"with recursive below (sid) as ( \
         select $1 union \
         select s.sid from agent_sessions.session s join below b on s.parent_sid operator(pg_catalog.=) b.sid \
-        where case when s.deleted_at is null then true else false end) \
+        where s.deleted_at is null) \
       select b.sid from below b order by b.sid",
     &[INT8OID],
 );
