@@ -25,6 +25,7 @@ mod history;
 mod identity;
 mod item;
 mod item_rule;
+mod item_table;
 mod lease;
 mod lineage;
 mod log;
@@ -48,6 +49,7 @@ mod pgrx_tests;
 pub extern "C-unwind" fn _PG_init() {
     postgres::setting::define();
     postgres::planner::hook();
+    postgres::direct::watch();
     identity::watch_bindings();
 }
 
