@@ -93,7 +93,7 @@ fn write<'a>(spi: &Spi, sid: i64, mut row: Tuple<'a>) -> Returns<'a> {
 fn restore<'a>(spi: &Spi, sid: i64, mut row: Tuple<'a>) -> Returns<'a> {
     let position = row.int8(column::POSITION).unwrap_or_default();
     if let Some(head) = Head::lock_by_sid(spi, sid).filter(|head| position >= head.origin.first_position())
-        && let Some(tail) = Tail::of(spi, &head)
+        && let Some(tail) = Tail::of(spi, &head, None)
     {
         head.admit(None)?;
         if position != tail.next_position {

@@ -1,11 +1,15 @@
 //! The table `session_item` as it was installed, and a row of it.
 
+use agent_sessions_core::digest::Digest;
 use pgrx::pg_sys::Datum;
 
 use crate::draft::Draft;
-use crate::postgres::direct::{Index, Shape};
+use crate::head::Head;
+use crate::identity;
+use crate::postgres::direct::{Index, Place, Shape, Table};
+use crate::postgres::plan::See;
 use crate::postgres::trigger::Tuple;
-use crate::postgres::value::text_datum;
+use crate::postgres::value::{self, text_datum};
 
 /// The columns of `session_item`, in their order.
 pub mod column {
@@ -51,12 +55,13 @@ pub mod column {
 
 use column::*;
 
+/// The index of the primary key, among those of the shape.
 const KEY: usize = 0;
 const ID: usize = 1;
 const TAGS: usize = 2;
 const SUMMARIES: usize = 3;
 
-pub const SHAPE: Shape = Shape {
+const SHAPE: Shape = Shape {
     table: c"session_item",
     types: TYPES,
     given: &[SID, POSITION, OP, KIND, ITEM_ID, TAG, AUTHOR, TARGET, PAYLOAD, ATTRS],
@@ -74,6 +79,17 @@ pub const SHAPE: Shape = Shape {
                AND ((( SELECT isolated_agent() AS isolated_agent) IS NULL) \
                  OR (agent_id = ( SELECT isolated_agent() AS isolated_agent)))) THEN true ELSE false END",
 };
+
+/// The table, where it can be written and read without a statement.
+pub fn open(head: &Head) -> Option<Table> {
+    Table::open(&SHAPE, || identity::shows(&head.tenant, &head.agent_id))
+}
+
+/// The position and the digest of the last entry that a session holds.
+pub fn last(table: &Table, sid: i64, see: See) -> Option<(i64, Digest)> {
+    let read = |place: &Place| place.int8(POSITION).zip(place.bytes(DIGEST).and_then(value::digest));
+    table.last(KEY, sid, see, read).flatten()
+}
 
 /// An item's row, but for what links it.
 pub fn row<'a>(sid: i64, draft: &Draft<'a>) -> Tuple<'a> {

@@ -11,7 +11,6 @@ use crate::address::Address;
 use crate::draft::Draft;
 use crate::handoff::{Handoff, Offer};
 use crate::head::{Base, Head};
-use crate::identity;
 use crate::item_rule;
 use crate::item_table::{self, column};
 use crate::lease::Given;
@@ -56,6 +55,8 @@ pub struct Log<'s> {
     pub head: Head,
     pub lineage: Lineage,
     tail: Tail,
+    /// Its table, where that can be written without a statement.
+    table: Option<Table>,
 }
 
 /// An entry as it was written; the datums live as long as the connection.
@@ -75,9 +76,10 @@ impl<'s> Log<'s> {
 
     /// The log of a head that is locked already.
     pub fn of(spi: &'s Spi, head: Head) -> Option<Log<'s>> {
-        let tail = Tail::of(spi, &head)?;
+        let table = item_table::open(&head);
+        let tail = Tail::of(spi, &head, table.as_ref())?;
         let lineage = Lineage::of(spi, See::Latest, head.sid, head.origin);
-        Some(Log { spi, head, lineage, tail })
+        Some(Log { spi, head, lineage, tail, table })
     }
 
     pub fn sid(&self) -> i64 {
@@ -130,8 +132,8 @@ impl<'s> Log<'s> {
         if !drafts.iter().all(|draft| draft.op.is_item()) {
             return None;
         }
+        let table = self.table.as_ref()?;
         let (tenant, agent_id) = (&self.head.tenant, &self.head.agent_id);
-        let table = Table::open(&item_table::SHAPE, || identity::shows(tenant, agent_id))?;
         let mut tail = self.tail;
         let mut written = Vec::with_capacity(drafts.len());
         for draft in drafts {

@@ -11,7 +11,9 @@ use pgrx::pg_sys;
 
 use super::catalog;
 use super::invalidation;
+use super::plan::See;
 use super::trigger::Tuple;
+use super::value;
 
 /// What the engine knows of a table: as it was installed.
 pub struct Shape {
@@ -137,6 +139,72 @@ impl Table {
             }
         }
     }
+}
+
+/// A row that a scan stands on, for as long as it does.
+pub struct Place<'s> {
+    slot: &'s pg_sys::TupleTableSlot,
+}
+
+impl Place<'_> {
+    pub fn int8(&self, column: usize) -> Option<i64> {
+        self.datum(column).map(|datum| datum.value() as i64)
+    }
+
+    pub fn bytes(&self, column: usize) -> Option<&[u8]> {
+        // SAFETY: the column is a bytea.
+        self.datum(column).map(|datum| unsafe { value::bytes(datum) })
+    }
+
+    fn datum(&self, column: usize) -> Option<Datum> {
+        // SAFETY: all columns were deformed.
+        unsafe { (!*self.slot.tts_isnull.add(column)).then(|| *self.slot.tts_values.add(column)) }
+    }
+}
+
+impl Table {
+    /// Reads the last row of an index whose first column, a bigint, is `key`.
+    pub fn last<T>(&self, index: usize, key: i64, see: See, read: impl FnOnce(&Place) -> T) -> Option<T> {
+        // SAFETY: the snapshot stays pushed while the scan is open, and the slot while its row is read; an ERROR's abort ends all
+        // of them.
+        unsafe {
+            // As SPI does for a statement: own writes are seen.
+            pg_sys::CommandCounterIncrement();
+            pg_sys::PushActiveSnapshot(match see {
+                See::Latest => pg_sys::GetLatestSnapshot(),
+                _ => pg_sys::GetTransactionSnapshot(),
+            });
+            pg_sys::UpdateActiveSnapshotCommandId();
+            let index = Open::index(self.indexes[index]);
+            let mut wanted = pg_sys::ScanKeyData::default();
+            let equal = pg_sys::BTEqualStrategyNumber as pg_sys::StrategyNumber;
+            pg_sys::ScanKeyInit(&mut wanted, 1, equal, pg_sys::F_INT8EQ.into(), Datum::from(key));
+            let slot = pg_sys::table_slot_create(self.relation.0, std::ptr::null_mut());
+            let scan = begin_scan(self.relation.0, index.0, 1);
+            pg_sys::index_rescan(scan, &mut wanted, 1, std::ptr::null_mut(), 0);
+            let found = pg_sys::index_getnext_slot(scan, pg_sys::ScanDirection::BackwardScanDirection, slot);
+            let read = found.then(|| {
+                pg_sys::slot_getsomeattrs_int(slot, self.shape.types.len() as c_int);
+                read(&Place { slot: &*slot })
+            });
+            pg_sys::index_endscan(scan);
+            pg_sys::ExecDropSingleTupleTableSlot(slot);
+            pg_sys::PopActiveSnapshot();
+            read
+        }
+    }
+}
+
+#[cfg(not(feature = "pg18"))]
+unsafe fn begin_scan(table: pg_sys::Relation, index: pg_sys::Relation, keys: c_int) -> pg_sys::IndexScanDesc {
+    // SAFETY: by the caller's promise, both are open and a snapshot is active.
+    unsafe { pg_sys::index_beginscan(table, index, pg_sys::GetActiveSnapshot(), keys, 0) }
+}
+
+#[cfg(feature = "pg18")]
+unsafe fn begin_scan(table: pg_sys::Relation, index: pg_sys::Relation, keys: c_int) -> pg_sys::IndexScanDesc {
+    // SAFETY: as above; nobody counts what is scanned.
+    unsafe { pg_sys::index_beginscan(table, index, pg_sys::GetActiveSnapshot(), std::ptr::null_mut(), keys, 0) }
 }
 
 /// Makes what was written visible to the statements that follow.
