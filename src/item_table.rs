@@ -6,7 +6,7 @@ use pgrx::pg_sys::Datum;
 use crate::draft::Draft;
 use crate::head::Head;
 use crate::identity;
-use crate::postgres::direct::{Index, Place, Shape, Table};
+use crate::postgres::direct::{Index, Key, Place, Purpose, Shape, Table};
 use crate::postgres::plan::See;
 use crate::postgres::trigger::Tuple;
 use crate::postgres::value::{self, text_datum};
@@ -64,9 +64,6 @@ const SUMMARIES: usize = 3;
 const SHAPE: Shape = Shape {
     table: c"session_item",
     types: TYPES,
-    given: &[SID, POSITION, OP, KIND, ITEM_ID, TAG, AUTHOR, TARGET, PAYLOAD, ATTRS],
-    checks: 7,
-    triggers: 5,
     indexes: &[
         Index { name: c"session_item_pkey", columns: &[SID, POSITION], is_unique: true },
         Index { name: c"session_item_id_key", columns: &[ITEM_ID, SID], is_unique: true },
@@ -78,6 +75,11 @@ const SHAPE: Shape = Shape {
     policy: "CASE WHEN ((tenant = ( SELECT current_tenant() AS current_tenant)) \
                AND ((( SELECT isolated_agent() AS isolated_agent) IS NULL) \
                  OR (agent_id = ( SELECT isolated_agent() AS isolated_agent)))) THEN true ELSE false END",
+    purpose: Purpose::Insert {
+        given: &[SID, POSITION, OP, KIND, ITEM_ID, TAG, AUTHOR, TARGET, PAYLOAD, ATTRS],
+        checks: 7,
+        triggers: 5,
+    },
 };
 
 /// The table, where it can be written and read without a statement.
@@ -88,7 +90,7 @@ pub fn open(head: &Head) -> Option<Table> {
 /// The position and the digest of the last entry that a session holds.
 pub fn last(table: &Table, sid: i64, see: See) -> Option<(i64, Digest)> {
     let read = |place: &Place| place.int8(POSITION).zip(place.bytes(DIGEST).and_then(value::digest));
-    table.last(KEY, sid, see, read).flatten()
+    table.last(KEY, &[Key::Int8(sid)], see, read).flatten()
 }
 
 /// An item's row, but for what links it.

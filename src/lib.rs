@@ -33,6 +33,7 @@ mod paging;
 mod postgres;
 mod session;
 mod session_rule;
+mod session_table;
 mod tail;
 mod trim;
 mod verify;
