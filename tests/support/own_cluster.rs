@@ -149,6 +149,12 @@ impl OwnCluster {
         self.directory.join("data").display().to_string()
     }
 
+    /// Puts an empty file into the data directory, as recovery is asked for.
+    pub fn signal(&self, name: &str) {
+        let file = self.directory.join("data").join(name);
+        std::fs::write(&file, "").unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    }
+
     /// Appends settings, each as in postgresql.conf, and its own address.
     pub fn configure(&self, settings: &[&str]) {
         let file = self.directory.join("data/postgresql.conf");

@@ -165,13 +165,14 @@ pub const CHANGES: &[Change] = &[
     },
 ];
 
-/// What an update has to do for the objects that it makes. The owner is whoever has the extension by now, and nothing is
-/// granted or revoked on what was there before: a user's own grants would be missing from every later dump.
+/// What an update has to do for the objects that it makes. They belong to whoever has the tables by now: neither to whoever
+/// updates, nor to the extension's owner, which is a superuser after pg_upgrade. And nothing is granted or revoked on what
+/// was there before: a user's own grants would be missing from every later dump.
 const NEW_OBJECTS: &str = "
 do $$
 declare
-  owner name := (select r.rolname from pg_catalog.pg_extension e join pg_catalog.pg_roles r on r.oid = e.extowner
-                 where e.extname = 'agent_sessions');
+  owner name := (select pg_catalog.pg_get_userbyid(c.relowner) from pg_catalog.pg_class c
+                 where c.oid = 'agent_sessions.session'::pg_catalog.regclass);
   made record;
 begin
   for made in

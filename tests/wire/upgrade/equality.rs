@@ -1,6 +1,6 @@
 //! An updated installation is the same as a fresh one, and an update that forgets a part of itself is told from one that does not.
 
-use agent_sessions_tests::{About, Catalogue};
+use agent_sessions_tests::{About, Catalogue, assert_sqlstate};
 
 use super::changes::{CHANGES, OLD, update_script};
 use super::{Server, installed_version};
@@ -62,4 +62,19 @@ async fn an_update_that_grants_on_what_was_there_before_is_seen() {
         assert!(differing.contains_key(&about), "{statement}: {differing:#?}");
         assert!(differing.keys().all(|(kind, _)| kind == "initial privilege"), "{statement}: {differing:#?}");
     }
+}
+
+/// pg_upgrade gives the extension to a superuser, who is the only one to update it from then on.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_update_by_a_superuser_leaves_what_it_makes_to_the_tables_owner() {
+    let server = Server::start().await;
+    let fresh = Catalogue::of(&server.installed("fresh", &server.current).await).await;
+    let owner = server.installed("updated", OLD).await;
+    let superuser = server.superuser("updated").await;
+    superuser.run("update pg_extension set extowner = current_user::regrole where extname = 'agent_sessions'").await;
+    assert_sqlstate!(owner.batch_execute("alter extension agent_sessions update").await, "42501");
+    superuser.run("alter extension agent_sessions update").await;
+    let differing = fresh.differences(&Catalogue::of(&owner).await);
+    let abouts: Vec<&About> = differing.keys().collect();
+    assert_eq!(abouts, [&("extension".to_owned(), "agent_sessions".to_owned())], "{differing:#?}");
 }

@@ -9,7 +9,7 @@ const SEEN: &[(&[&str], &str)] = &[
     (&["schema"], "comment on schema agent_sessions is 'another'"),
     (&["extension"], "comment on extension agent_sessions is 'another'"),
     // columns
-    (&["column"], "alter table agent_sessions.session alter title set not null"),
+    (&["column"], "update pg_attribute set attnotnull = true where attrelid = 'agent_sessions.session'::regclass and attname = 'title'"),
     (&["column"], "alter table agent_sessions.session alter title set default 'none'"),
     (&["column"], "alter table agent_sessions.session alter title set statistics 10"),
     (&["column"], "alter table agent_sessions.session alter title set storage plain"),
@@ -20,7 +20,7 @@ const SEEN: &[(&[&str], &str)] = &[
     (&["column"], "alter table agent_sessions.session add added text; alter table agent_sessions.session drop added"),
     (&["column"], "alter table agent_sessions.audit_tracking alter what type varchar collate \"C\""),
     (&["column"], "alter table agent_sessions.setting alter value type text collate \"C\""),
-    (&["column"], "alter table agent_sessions.setting rename value to worth"),
+    (&["column"], "alter type agent_sessions.item_row rename attribute delta_text to chunks"),
     (&["column"], "comment on column agent_sessions.setting.value is 'another'"),
     (&["column"], "alter index agent_sessions.audit_event_time_idx alter column 2 set statistics 10"),
     // relations
@@ -101,14 +101,18 @@ async fn the_comparison_sees_a_change_of_every_kind() {
     let db = Database::create("upgrade_kinds").await;
     let superuser = db.superuser().await;
     let before = Catalogue::of(&superuser).await;
+    let mut otherwise = Vec::new();
     for (kinds, change) in SEEN {
         superuser.begin("read committed").await;
         superuser.run(change).await;
         let differing = before.differences(&Catalogue::of(&superuser).await);
         superuser.rollback().await;
         let seen: BTreeSet<&str> = differing.keys().map(|(kind, _)| kind.as_str()).collect();
-        assert_eq!(seen, kinds.iter().copied().collect(), "{change}\n{differing:#?}");
+        if seen != kinds.iter().copied().collect() {
+            otherwise.push(format!("{change}\n{differing:#?}"));
+        }
     }
+    assert!(otherwise.is_empty(), "{}", otherwise.join("\n"));
     assert_eq!(before.differences(&Catalogue::of(&superuser).await), Default::default());
 }
 
