@@ -2,6 +2,7 @@
 //! way to a newer major version.
 
 mod base_backup;
+mod dumps;
 mod major_versions;
 pub mod world;
 

@@ -48,15 +48,14 @@ pub struct World {
     leases: Vec<String>,
 }
 
-/// What pg_dump carries: each relation, whether it is a sequence, its columns but those of the lease, and its key.
-const CARRIED: &str = "
+/// The tables and sequences: each with its columns but those of the lease, and its key.
+const RELATIONS: &str = "
     select c.oid::regclass::text, c.relkind = 'S',
       (select coalesce(string_agg(quote_ident(attname), ', ' order by attnum), '') from pg_attribute where attrelid = c.oid and attnum > 0
          and not attisdropped and attname not in ('lease_digest', 'lease_holder', 'lease_expires_at')),
       (select coalesce(string_agg(quote_ident(attname), ', ' order by array_position(indkey::int2[], attnum)), '')
        from pg_index join pg_attribute on attrelid = indrelid and attnum = any (indkey) where indrelid = c.oid and indisprimary)
-    from pg_extension e, unnest(e.extconfig) d (relation) join pg_class c on c.oid = d.relation
-    where e.extname = 'agent_sessions' order by 1";
+    from pg_class c where c.relnamespace = 'agent_sessions'::regnamespace and c.relkind in ('r', 'S') order by 1";
 
 const STREAMS: &str = "
     select concat_ws(' ', t.tenant, v.stream, v.entries, v.redacted, v.reason, case when v.ok then 'verifies' end)
@@ -69,7 +68,7 @@ const LEASES: &str = "
 impl World {
     pub async fn of(superuser: &Connection) -> World {
         let (mut tables, mut sequences) = (Vec::new(), Vec::new());
-        for relation in superuser.query(CARRIED, &[]).await.expect("what is carried") {
+        for relation in superuser.query(RELATIONS, &[]).await.expect("the relations") {
             let (name, is_sequence): (String, bool) = (relation.get(0), relation.get(1));
             if is_sequence {
                 let next = format!("select last_value + is_called::integer from {name}");
