@@ -118,6 +118,23 @@ async fn plain_scripts_come_back() {
     source.assert_goes_on(&target, "in the place of another").await;
 }
 
+/// Then the extension is the superuser's, and the grants that its owner has made are not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_superuser_who_names_no_owner_keeps_all_rows_and_grants_again() {
+    let source = Source::grown("backup_no_owner").await;
+    let dump = source.dump(Role::Superuser, &["-Fc"]).await;
+    let target = Database::empty("backup_no_owner").await;
+    let restore = target.program("pg_restore", Role::Superuser).args(["-j4", "-d", &target.name, dump.path()]);
+    assert!(!restore.run().await.success, "it is told that grants are missing");
+    let superuser = target.superuser().await;
+    source.world.assert_restored(&superuser, "no owner").await;
+    let writer = target.writer().await;
+    assert_sqlstate!(writer.try_append("parent", "1").await, "42501");
+    let again = format!("select agent_sessions.access_grant('{}', 'writer')", target.role_name(&Role::Writer));
+    superuser.run(&again).await;
+    source.assert_goes_on(&target, "no owner").await;
+}
+
 /// The definition of a database is a database without a session.
 #[tokio::test(flavor = "multi_thread")]
 async fn definitions_and_data_come_back_one_after_the_other() {
