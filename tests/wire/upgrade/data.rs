@@ -4,10 +4,8 @@ use agent_sessions_tests::{Catalogue, assert_sqlstate, detail};
 use serde_json::json;
 
 use super::changes::OLD;
-use super::{OWNER, READER, Server, installed_version};
+use super::{OWNER, READER, Server, WRITER, empty, installed_version};
 use crate::backup::world::{self, World};
-
-const WRITER: &str = "upgrade_writer";
 
 /// Their rows, or whether they are carried, is what the update changes.
 const CHANGED: &[&str] = &["setting", "audit_tracking"];
@@ -16,9 +14,8 @@ const REMEMBERED: &str = "select string_agg(name || ' ' || value, ',') from agen
 
 #[tokio::test(flavor = "multi_thread")]
 async fn data_of_the_old_version_goes_on_under_the_current_one() {
-    let server = Server::start().await;
-    let (owner, superuser) = (server.installed("data", OLD).await, server.superuser("data").await);
-    superuser.run(&format!("create role {WRITER} login")).await;
+    let server = Server::shared().await;
+    let (owner, superuser) = (server.installed("continued", OLD).await, server.superuser("continued").await);
     owner.run("insert into agent_sessions.setting (name) values ('force_rls')").await;
     world::grow(&owner).await;
     let tracked = "select count(*) from agent_sessions.audit_tracking";
@@ -39,15 +36,20 @@ async fn data_of_the_old_version_goes_on_under_the_current_one() {
     assert_eq!(owner.value::<i64>(tracked, &[]).await, tracked_before);
     // What is new is handed out by another grant.
     owner.run(&format!("select agent_sessions.access_grant('{WRITER}', 'writer')")).await;
-    let writer = server.server.cluster.connect(WRITER, "data").await;
+    let writer = server.server.cluster.connect(WRITER, "continued").await;
     before.assert_goes_on(&superuser, &writer, "updated").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_granted_stays_and_is_dumped() {
-    let server = Server::start().await;
-    let (owner, superuser) = (server.installed("data", OLD).await, server.superuser("data").await);
-    owner.run(&format!("grant select (payload) on agent_sessions.session_item to {READER} with grant option")).await;
+    let server = Server::shared().await;
+    let (owner, superuser) = (server.installed("granted", OLD).await, server.superuser("granted").await);
+    owner
+        .run(&format!(
+            "select agent_sessions.access_grant('{READER}', 'reader');
+             grant select (payload) on agent_sessions.session_item to {READER} with grant option"
+        ))
+        .await;
     world::grow(&owner).await;
     let granted = |catalogue: &Catalogue| -> Vec<String> {
         let facts = catalogue.facts("privilege").into_iter().filter(|(_, fact)| fact.contains(READER));
@@ -58,12 +60,12 @@ async fn what_was_granted_stays_and_is_dumped() {
     owner.run("alter extension agent_sessions update").await;
     let (updated, world) = (Catalogue::of(&owner).await, World::of(&superuser).await);
     assert_eq!(granted(&updated), before);
-    let reader = server.server.cluster.connect(READER, "data").await;
+    let reader = server.server.cluster.connect(READER, "granted").await;
     assert!(reader.value::<i64>("select count(*) from agent_sessions.live_item", &[]).await > 0);
 
-    let dump = server.dump("data").await;
-    server.restore("restored", &dump).await;
-    let superuser = server.superuser("restored").await;
+    let dump = server.dump("granted").await;
+    server.restore("granted_restored", &dump).await;
+    let superuser = server.superuser("granted_restored").await;
     assert_eq!(updated.differences(&Catalogue::of(&superuser).await), Default::default());
     world.assert_restored(&superuser, "restored").await;
 }
@@ -71,13 +73,13 @@ async fn what_was_granted_stays_and_is_dumped() {
 /// The other way to a newer version: into a database where that one is installed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dump_of_the_old_version_restores_into_the_current_one() {
-    let server = Server::start().await;
-    let (owner, superuser) = (server.installed("data", OLD).await, server.superuser("data").await);
+    let server = Server::shared().await;
+    let (owner, superuser) = (server.installed("dumped", OLD).await, server.superuser("dumped").await);
     world::grow(&owner).await;
     let before = World::of(&superuser).await;
-    let dump = server.dump("data").await;
-    server.restore("restored", &dump).await;
-    let superuser = server.superuser("restored").await;
+    let dump = server.dump("dumped").await;
+    server.restore("dumped_restored", &dump).await;
+    let superuser = server.superuser("dumped_restored").await;
     assert_eq!(installed_version(&superuser).await, server.current);
     before.without_leases().assert_copied_but(CHANGED, &superuser, "restored from the old version").await;
 }
@@ -92,7 +94,7 @@ impl Server {
 
     /// Restores it into a new database of the owner's.
     async fn restore(&self, database: &str, dump: &str) {
-        self.empty(database).await;
+        empty(&self.server, database).await;
         let restore = self.server.client("pg_restore", OWNER, database);
         restore.args(["--exit-on-error", "-j2", "-d", database, dump]).output().await;
     }

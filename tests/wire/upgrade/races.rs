@@ -47,7 +47,7 @@ async fn many_install_it_at_once() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_update_it_at_once() {
-    let server = Server::start().await;
+    let server = Server::shared().await;
     let owner = server.installed("raced", OLD).await;
     let mut programs = Vec::with_capacity(PROGRAMS);
     for _ in 0..PROGRAMS {
@@ -57,6 +57,5 @@ async fn many_update_it_at_once() {
         result.expect("none fails");
     }
     assert_eq!(installed_version(&owner).await, server.current);
-    let fresh = Catalogue::of(&server.installed("fresh", &server.current).await).await;
-    assert_eq!(fresh.differences(&Catalogue::of(&owner).await), Default::default());
+    assert_eq!(server.fresh.differences(&Catalogue::of(&owner).await), Default::default());
 }
