@@ -118,6 +118,26 @@ async fn plain_scripts_come_back() {
     source.assert_goes_on(&target, "in the place of another").await;
 }
 
+/// That the policies hold for the owner too is remembered, and has to be said again: a dump does not say it.
+#[tokio::test(flavor = "multi_thread")]
+async fn forced_policies_come_back_as_a_word() {
+    let source = Source::grown("backup_forced").await;
+    let (force, word) = (
+        "select agent_sessions.access_force_rls(true)",
+        "select value from agent_sessions.setting where name = 'force_rls'",
+    );
+    source.db.owner().await.run(force).await;
+    let forced = Catalogue::of(&source.db.superuser().await).await;
+    let dump = source.dump(Role::Superuser, &["-Fc"]).await;
+    let target = Database::empty("backup_forced").await;
+    restore(&target, Role::Owner, &["-j4"], &dump).await;
+    let superuser = target.superuser().await;
+    assert_eq!(superuser.value::<String>(word, &[]).await, "on");
+    assert_eq!(source.catalogue.differences(&Catalogue::of(&superuser).await), Default::default());
+    target.owner().await.run(force).await;
+    assert_eq!(forced.differences(&Catalogue::of(&superuser).await), Default::default());
+}
+
 /// Then the extension is the superuser's, and the grants that its owner has made are not.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_superuser_who_names_no_owner_keeps_all_rows_and_grants_again() {

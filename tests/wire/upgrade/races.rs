@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use agent_sessions_tests::{Catalogue, Connection, Database, Error, Role, together};
 
@@ -58,4 +59,44 @@ async fn many_update_it_at_once() {
     }
     assert_eq!(installed_version(&owner).await, server.current);
     assert_eq!(server.fresh.differences(&Catalogue::of(&owner).await), Default::default());
+}
+
+/// An update waits for the transactions that are open, and who has waited for it works on with the plans of before.
+#[tokio::test(flavor = "multi_thread")]
+async fn writers_go_on_over_an_update() {
+    let server = Server::shared().await;
+    let (first, second) =
+        (server.installed("written", OLD).await, server.server.cluster.connect(OWNER, "written").await);
+    let (updating, observer) =
+        (server.server.cluster.connect(OWNER, "written").await, server.superuser("written").await);
+    for (connection, session) in [(&first, "first"), (&second, "second")] {
+        connection.create_session(session).await;
+        // Often enough for a generic plan.
+        for _ in 0..7 {
+            connection.append(session, "1").await;
+        }
+    }
+    first.begin("read committed").await;
+    first.append("first", "\"before\"").await;
+    let pid = updating.pid;
+    let updated = tokio::spawn(async move { updating.batch_execute(UPDATE).await });
+    blocked(&observer, pid).await;
+    let pid = second.pid;
+    let waited = tokio::spawn(async move { (second.append("second", "\"waited\"").await, second) });
+    blocked(&observer, pid).await;
+    first.append("first", "\"still\"").await;
+    first.commit().await;
+    updated.await.expect("it does not panic").expect("an update");
+    let (position, second) = waited.await.expect("an append");
+    assert_eq!((position, installed_version(&first).await), (7, server.current.clone()));
+    assert_eq!((first.append("first", "\"after\"").await, second.append("second", "\"after\"").await), (9, 8));
+    first.assert_dense("first", 10).await;
+    second.assert_dense("second", 9).await;
+}
+
+/// Returns when that backend waits for another.
+async fn blocked(observer: &Connection, pid: i32) {
+    while !observer.value::<bool>("select cardinality(pg_blocking_pids($1)) > 0", &[&pid]).await {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
 }
