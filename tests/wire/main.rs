@@ -2,6 +2,7 @@
 
 mod audit;
 mod audit_proof;
+mod backup;
 mod bad_input;
 mod branch_flatten;
 mod branch_readers;
@@ -43,4 +44,5 @@ mod sessions;
 mod streaming;
 mod tamper;
 mod tenants;
+mod upgrade;
 mod wrong_tenant;
