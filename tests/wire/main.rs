@@ -22,6 +22,7 @@ mod explain;
 mod hardening;
 mod hiding;
 mod hiding_races;
+mod hijack;
 mod in_backend;
 mod install;
 mod isolation;
