@@ -1,19 +1,13 @@
 -- What the schema consists of, as statements: those that made it, and those that would make what is there now.
 
-create table agent_sessions.as_installed (
-  kind text collate "C" not null,
-  name text collate "C" not null,
-  statement text collate "C" not null,
-  constraint as_installed_pkey primary key (kind, name)
-);
-comment on table agent_sessions.as_installed is
-  'What this version of the schema consists of: as_found when it was installed. Not dumped, since CREATE EXTENSION fills it';
-comment on column agent_sessions.as_installed.kind is 'As in as_found: what kind of thing, or which property of one';
-comment on column agent_sessions.as_installed.name is 'What it is called, and what it is on';
-comment on column agent_sessions.as_installed.statement is 'The statement that makes it, as PostgreSQL writes it';
+-- Of no rows until installed.sql, which knows them.
+create view agent_sessions.as_installed with (security_invoker = true) as
+select null::text as kind, null::text as name, null::text as statement where false;
+comment on view agent_sessions.as_installed is
+  'Internal: what this version of the schema consists of, which is as_found when everything was made. A view, since no dump and no replication may bring other rows';
 
 create view agent_sessions.schema_object with (security_invoker = true) as
-select o.kind, o.grant_kind, o.name, o.oid, o.holder, o.acl, o.is_c, o.is_trigger, o.follows
+select o.catalog, o.kind, o.grant_kind, o.name, o.oid, o.holder, o.acl, o.is_c, o.is_trigger, o.follows
 from (
   select 'pg_namespace'::regclass as catalog, 'schema' as kind, 'schema' as grant_kind, n.nspname::text as name, n.oid,
     n.nspowner as holder, coalesce(n.nspacl, acldefault('n', n.nspowner)) as acl, false as is_c, false as is_trigger, false as follows
@@ -43,8 +37,8 @@ where exists (
     select from pg_depend d join pg_extension e on e.oid = d.refobjid
     where d.classid = o.catalog and d.objid = o.oid and d.refclassid = 'pg_extension'::regclass and e.extname = 'agent_sessions')
   or exists (
-    select from pg_identify_object(o.catalog, o.oid, 0) i join agent_sessions.as_installed m on m.name = format('%s %s', i.type, i.identity)
-    where m.kind = 'member');
+    select from agent_sessions.as_installed m
+    where m.kind = 'member' and m.name = case o.kind when 'function' then format('function %s', o.oid::regprocedure) else format('%s %s', o.kind, o.name) end);
 comment on view agent_sessions.schema_object is
   'Internal: the schema, its relations, composite types and functions, with their owners and privileges; follows: the sequence of an identity column, which follows its table';
 
@@ -62,11 +56,13 @@ with relation as (
   left join pg_attrdef d on d.adrelid = a.attrelid and d.adnum = a.attnum
   where r.kind = 'table' and a.attnum > 0 and not a.attisdropped
 ), member as (
-  select i.type, i.identity
+  select i.type, case d.classid when 'pg_proc'::regclass then d.objid::regprocedure::text else i.identity end as identity
   from pg_extension e
   join pg_depend d on d.refclassid = 'pg_extension'::regclass and d.refobjid = e.oid and d.deptype = 'e'
   cross join lateral pg_identify_object(d.classid, d.objid, 0) i
   where e.extname = 'agent_sessions'
+    -- a table's row type and array types, which belong to it from PostgreSQL 17 on
+    and not exists (select from pg_depend i where i.classid = 'pg_type'::regclass and i.objid = d.objid and i.deptype = 'i' and d.classid = i.classid)
 )
 select 'member' as kind, format('%s %s', m.type, m.identity) as name,
   format('alter extension agent_sessions add %s %s', m.type, m.identity) as statement,
@@ -102,7 +98,8 @@ select 'reference', format('%I on %s', c.conname, c.conrelid::regclass),
 from relation r join pg_constraint c on c.confrelid = r.oid where c.conrelid not in (select own.oid from relation own)
 union all
 select case when i.indisunique then 'unique index' else 'index' end, format('%I on %s', c.relname, r.name),
-  pg_get_indexdef(i.indexrelid), format('drop index agent_sessions.%I', c.relname)
+  -- how full its pages are is the administrator's
+  regexp_replace(pg_get_indexdef(i.indexrelid), ' WITH \([^)]*\)', ''), format('drop index agent_sessions.%I', c.relname)
 from relation r join pg_index i on i.indrelid = r.oid join pg_class c on c.oid = i.indexrelid
 where not exists (select from pg_constraint own where own.conindid = i.indexrelid and own.conrelid = i.indrelid)
 union all

@@ -1,5 +1,22 @@
 -- Findings about who may do what.
 
+create view agent_sessions.finding_ownership with (security_invoker = true) as
+with extension as (
+  select e.extowner as owner, r.rolname as owner_name from pg_extension e join pg_roles r on r.oid = e.extowner
+  where e.extname = 'agent_sessions'
+)
+select 'ownership' as check_name, 'fail' as severity, format('%s %s is %s''s, not %s''s', o.kind, o.name, o.holder::regrole, owner_name) as finding,
+  format(E'-- as a superuser\nalter %s %s owner to %I;', o.kind, o.name, owner_name) as remedy,
+  1 as step, null::timestamptz as since
+from agent_sessions.schema_object o, extension
+where o.holder <> owner and not o.is_c and not o.follows
+union all
+select 'ownership', 'fail', format('%s cannot hand on %s', owner_name, o.name),
+  format(E'-- as a superuser\ngrant execute on function %s to %I with grant option;', o.name, owner_name), 1, null
+from agent_sessions.schema_object o, extension
+where o.is_c and not o.is_trigger and not has_function_privilege(owner, o.oid, 'execute with grant option');
+comment on view agent_sessions.finding_ownership is 'Internal, for doctor(): what the extension''s owner does not own, or cannot hand on';
+
 create view agent_sessions.finding_access with (security_invoker = true) as
 with extension as (
   select e.extowner as owner, r.rolname as owner_name from pg_extension e join pg_roles r on r.oid = e.extowner
@@ -49,18 +66,11 @@ select 'row_security', 'warn', format('no policy holds for %s, which %s', c.name
 from client c, extension
 where c.rolsuper or c.rolbypassrls or pg_has_role(c.oid, owner, 'usage')
 union all
-select 'ownership', 'fail', format('%s %s is %s''s, not %s''s', o.kind, o.name, o.holder::regrole, owner_name),
-  format(E'-- as a superuser\nalter %s %s owner to %I;', o.kind, o.name, owner_name), 1, null
-from agent_sessions.schema_object o, extension
-where o.holder <> owner and not o.is_c and not o.follows
-union all
-select 'ownership', 'fail', format('%s cannot hand on %s', owner_name, o.name),
-  format(E'-- as a superuser\ngrant execute on function %s to %I with grant option;', o.name, owner_name), 1, null
-from agent_sessions.schema_object o, extension
-where o.is_c and not o.is_trigger and not has_function_privilege(owner, o.oid, 'execute with grant option')
+select o.check_name, o.severity, o.finding, o.remedy, o.step, o.since from agent_sessions.finding_ownership o
 union all
 select 'grants', 'fail', format('%s has %s on %s%s', e.grantee, e.privilege_type, e.name, '.' || quote_ident(e.column_name)),
-  format('%srevoke %s%s on %s %s from %s;', case when e.by_superuser then E'-- as a superuser\n' end, e.privilege_type, ' (' || quote_ident(e.column_name) || ')', e.grant_kind, e.name, e.grantee),
+  format('%srevoke %s%s on %s %s from %s;', case when e.by_superuser then E'-- as a superuser\n' end, e.privilege_type,
+    ' (' || quote_ident(e.column_name) || ')', e.grant_kind, e.name, e.grantee),
   1, null
 from excess e
 union all
@@ -70,6 +80,11 @@ select 'grants', 'warn', format('%s may hand on %s', g.grantee::regrole, g.name)
   1, null
 from granted g
 where g.is_grantable and g.grantee <> 0 and g.grantee not in (g.holder, (select owner from extension)) and g.column_name is null
+union all
+select 'grants', 'warn', format('%s is a member of pg_write_all_data, which gives more than any level', c.name),
+  format(E'-- as a superuser\nrevoke pg_write_all_data from %s;', c.name), 1, null
+from client c
+where not c.rolsuper and pg_has_role(c.oid, 'pg_write_all_data', 'usage')
 union all
 select 'bindings', 'warn', format('%s tenants are bound to roles that are gone, whose number another role may get', count(*)),
   'delete from agent_sessions.tenant_binding b where not exists (select from pg_catalog.pg_roles r where r.oid = b.role);', 1, null

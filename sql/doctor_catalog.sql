@@ -4,7 +4,7 @@
 create view agent_sessions.finding_catalog with (security_invoker = true) as
 with rule (kind, check_name, if_lost, if_changed, if_added, superuser_mends, superuser_removes, step) as (
   values
-    ('member', 'members', 'fail', 'fail', 'warn', true, false, 1),
+    ('member', 'members', 'fail', 'fail', 'warn', true, true, 1),
     ('column', 'columns', 'fail', 'fail', 'fail', false, false, 1),
     ('not null', 'columns', 'fail', 'fail', 'warn', false, false, 2),
     ('default', 'columns', 'fail', 'fail', 'fail', false, false, 2),
@@ -67,5 +67,5 @@ from pg_depend d
 cross join lateral pg_identify_object(d.classid, d.objid, 0) o
 where d.refclassid = 'pg_namespace'::regclass and d.refobjid = 'agent_sessions'::regnamespace and d.deptype = 'n'
   and not exists (select from pg_depend e where e.classid = d.classid and e.objid = d.objid and e.deptype in ('e', 'i'))
-  and not exists (select from agent_sessions.as_installed i where i.kind = 'member' and i.name = format('%s %s', o.type, o.identity));
+  and not exists (select from agent_sessions.schema_object s where s.catalog = d.classid and s.oid = d.objid);
 comment on view agent_sessions.finding_catalog is 'Internal, for doctor(): what differs from as_installed';

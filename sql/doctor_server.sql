@@ -72,7 +72,7 @@ select 'replication_role', 'fail', format('no trigger fires in sessions of %s', 
 from configured c where c.name = 'session_replication_role' and c.value = 'replica'
 union all
 select 'settings', 'fail', format('%s has %s = %L, which means nothing', c.place, c.name, c.value),
-  format('alter %s reset %s;', c.place, c.name), 1, null
+  format(E'-- as a superuser\nalter %s reset %s;', c.place, c.name), 1, null
 from configured c
 where c.name like 'agent\_sessions.%'
   and not exists (

@@ -57,12 +57,6 @@ pub fn is_owner() -> bool {
     unsafe { pg_sys::has_privs_of_role(current_user(), owner()) }
 }
 
-/// Whether the current user is a superuser.
-pub fn is_superuser() -> bool {
-    // SAFETY: a syscache look-up.
-    unsafe { pg_sys::superuser() }
-}
-
 /// Whether `member` is `role` or a member of it. A superuser is no member by being one.
 pub fn is_member(member: Oid, role: Oid) -> bool {
     // SAFETY: syscache look-ups.

@@ -115,7 +115,7 @@ async fn assert_shadowed(db: &Database, hijacked: &Connection) {
         "select '{}'::pg_catalog.jsonb @> '{}'::pg_catalog.jsonb",
         "select from pg_class",
         "select '1'::text",
-        "select '{}'::json",
+        "select '{}'::jsonb",
         "select jsonb_typeof('{}')",
         "select format('x')",
         "select max(1)",

@@ -567,6 +567,7 @@ const RELATIONS: &[Relation] = &[
     closed("finding_catalog"),
     closed("finding_access"),
     closed("finding_data"),
+    closed("finding_ownership"),
     closed("finding_server"),
     closed("lease_fence_seq"),
     closed("setting"),

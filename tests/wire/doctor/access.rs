@@ -41,6 +41,7 @@ async fn privileges_that_no_level_gives_are_found() {
     let stranger = db.db.role_name(&Role::Stranger);
     let handed_on = format!("grant execute on function agent_sessions.session_get to {stranger} with grant option");
     db.suffers(&handed_on, "grants", "warn").await;
+    db.suffers(&format!("grant pg_write_all_data to {writer}"), "grants", "warn").await;
     for level in ["reader", "auditor", "writer", "admin"] {
         let role = db.db.role(level, Some(level)).await;
         assert_well(&report(&db.owner).await);
@@ -59,7 +60,7 @@ async fn what_is_not_the_owners_is_found() {
         "alter sequence agent_sessions.lease_fence_seq owner to {other}",
         "alter function agent_sessions.session_get owner to {other}",
         "alter type agent_sessions.item_row owner to {other}",
-        "alter schema agent_sessions owner to {other}",
+        "alter table agent_sessions.setting owner to {other}; alter table agent_sessions.session_delta owner to {other}",
         "revoke all on function agent_sessions.current_tenant() from {owner} cascade",
         "revoke grant option for execute on function agent_sessions.doctor(interval) from {owner}",
     ] {

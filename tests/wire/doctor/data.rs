@@ -44,10 +44,13 @@ async fn rows_without_what_they_hang_on_are_found() {
             "fail",
         ),
     ] {
-        writer.run(made).await;
-        assert_well(&report(&db.owner).await);
-        db.suffers(&behind_the_triggers(broken), check, status).await;
-        writer.run("delete from agent_sessions.session").await;
+        for forced in [false, true] {
+            db.owner.run(&format!("select agent_sessions.access_force_rls({forced})")).await;
+            writer.run(made).await;
+            assert_well(&report(&db.owner).await);
+            db.suffers(&behind_the_triggers(broken), check, status).await;
+            writer.run("delete from agent_sessions.session").await;
+        }
     }
     assert_eq!(db.superuser.value::<i64>("select count(*) from agent_sessions.session_item", &[]).await, 1);
     writer.run("reset agent_sessions.tenant").await;
