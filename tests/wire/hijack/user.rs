@@ -198,3 +198,40 @@ async fn code_of_the_callers_runs_as_the_caller() {
         assert!(all > 0 && others == 0, "{call}: {others} of {all} ran as somebody else");
     }
 }
+
+/// The views that doctor() reads are the owner's to change: what the owner puts there gains nothing by a superuser who looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_owners_code_stays_the_owners_when_a_superuser_calls() {
+    let db = Database::create("hijack_superuser").await;
+    let (owner, superuser) = (db.owner().await, db.superuser().await);
+    superuser.run("create schema owners; grant all on schema owners to public").await;
+    owner
+        .run(
+            "create table owners.ran_as (who text, gained text);
+             create function owners.spy() returns boolean language plpgsql as $$
+               declare gained text := 'nothing';
+               begin
+                 begin
+                   execute format('set role %I', session_user);
+                   gained := 'a role';
+                 exception when insufficient_privilege then null;
+                 end;
+                 begin
+                   execute format('set session authorization %I', session_user);
+                   gained := 'a session';
+                 exception when insufficient_privilege then null;
+                 end;
+                 insert into owners.ran_as values (current_user, gained);
+                 return false;
+               end $$;
+             create or replace view agent_sessions.finding_server with (security_invoker = true) as
+               select 'mine' as check_name, 'fail' as severity, '' collate \"C\" as finding, '' collate \"C\" as remedy, 1 as step, null::timestamptz as since
+               where owners.spy()",
+        )
+        .await;
+    superuser.run("select from agent_sessions.doctor()").await;
+    let row = superuser.query_one("select who, gained from owners.ran_as", &[]).await.expect("the spy ran once");
+    let ran_as: (String, String) = (row.get(0), row.get(1));
+    assert_eq!(ran_as, (db.role_name(&Role::Owner), "nothing".to_owned()));
+    assert!(superuser.value::<bool>("select rolsuper from pg_roles where rolname = current_user", &[]).await);
+}
