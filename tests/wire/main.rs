@@ -1,5 +1,7 @@
 //! All tests over the wire, in one binary: they share the template database that the harness makes once.
 
+mod activity;
+mod activity_plans;
 mod audit;
 mod audit_proof;
 mod bad_input;
