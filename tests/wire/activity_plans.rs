@@ -11,7 +11,8 @@ const SESSIONS: i64 = 2_000;
 /// Items whose payloads are stored out of line, two pages each.
 const LARGE: i64 = 200;
 
-/// A tenant of one long log among many short ones, one of large payloads, and the empty one with three sessions.
+/// A tenant of one long log among sessions that hardly have any, so that the average misleads; one of large payloads; and the
+/// empty one with three sessions.
 async fn filled(name: &str) -> Database {
     let db = long_logs::database(name).await;
     let writer = db.writer().await;
@@ -22,7 +23,7 @@ async fn filled(name: &str) -> Database {
             "insert into agent_sessions.session (tenant, agent_id, session_id)
                select 'long', '', 's' || n from generate_series(1, {SESSIONS}) n;
              insert into agent_sessions.session_item (sid, payload)
-               select sid, '1' from agent_sessions.session where session_id like 's%';
+               select sid, '1' from agent_sessions.session where session_id in ('s1', 's2');
              set agent_sessions.tenant = 'large';
              select from agent_sessions.session_append_batch('large', on_missing => 'create', items => (
                select json_agg(json_build_object('payload', (
