@@ -29,6 +29,7 @@ mod isolation;
 mod items;
 mod leases;
 mod long_logs;
+mod metrics;
 mod model;
 mod page_times;
 mod pages;
