@@ -31,6 +31,7 @@ mod leases;
 mod long_logs;
 mod metrics;
 mod model;
+mod packages;
 mod page_times;
 mod pages;
 mod payloads;
