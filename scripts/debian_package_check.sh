@@ -17,6 +17,7 @@ if [ -z "${AGENT_SESSIONS_UNSHARED-}" ]; then
 fi
 
 clean=$(mktemp -d)
+chmod 755 "$clean"
 trap 'umount "$clean/proc"; rm -rf "$clean"' EXIT
 say "Making a root of $release in $clean"
 debootstrap --variant=minbase "$release" "$clean" >"$clean.log"

