@@ -7,21 +7,28 @@ source "$(dirname "$0")/workspace.sh"
 
 [ "$(id -u)" = 0 ] || die 'a root of its own is for root to make'
 command -v debootstrap >/dev/null || die 'debootstrap is missing'
-major=$(major_of "${1:?pg_config}")
-package=$("$root/scripts/package.sh" debian "$1")
-release=$(. /etc/os-release && echo "$VERSION_CODENAME")
-
 # Mounts and processes end with the namespaces, however this ends.
 if [ -z "${AGENT_SESSIONS_UNSHARED-}" ]; then
     AGENT_SESSIONS_UNSHARED=1 exec unshare --mount --pid --fork --kill-child "$0" "$@"
 fi
 
+major=$(major_of "${1:?pg_config}")
+package=$("$root/scripts/package.sh" debian "$1")
+release=$(. /etc/os-release && echo "$VERSION_CODENAME")
+
+# Says nothing unless it fails.
+quietly() {
+    "$@" </dev/null >"$clean.log" 2>&1 || {
+        cat "$clean.log" >&2
+        die "$1 has failed"
+    }
+}
+
 clean=$(mktemp -d)
 chmod 755 "$clean"
-trap 'umount "$clean/proc"; rm -rf "$clean"' EXIT
+trap 'umount "$clean/proc"; rm -rf "$clean" "$clean.log"' EXIT
 say "Making a root of $release in $clean"
-debootstrap --variant=minbase "$release" "$clean" >"$clean.log"
-rm "$clean.log"
+quietly debootstrap --variant=minbase "$release" "$clean"
 mount -t proc proc "$clean/proc"
 cp /etc/resolv.conf "$clean/etc"
 printf '#!/bin/sh\nexit 101\n' >"$clean/usr/sbin/policy-rc.d"
@@ -29,7 +36,7 @@ chmod +x "$clean/usr/sbin/policy-rc.d"
 cp "$package" "$clean/tmp"
 
 in_root() { chroot "$clean" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"; }
-apt() { in_root apt-get -qq -y --no-install-recommends "$@" </dev/null >/dev/null; }
+apt() { quietly in_root apt-get -qq -y --no-install-recommends "$@"; }
 as_postgres() { in_root runuser -u postgres -- "$@"; }
 
 say "Installing ${package##*/}"
