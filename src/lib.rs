@@ -25,6 +25,7 @@ mod history;
 mod identity;
 mod item;
 mod item_rule;
+mod item_table;
 mod lease;
 mod lineage;
 mod log;
@@ -32,6 +33,7 @@ mod paging;
 mod postgres;
 mod session;
 mod session_rule;
+mod session_table;
 mod tail;
 mod trim;
 mod verify;
@@ -48,6 +50,7 @@ mod pgrx_tests;
 pub extern "C-unwind" fn _PG_init() {
     postgres::setting::define();
     postgres::planner::hook();
+    postgres::direct::watch();
     identity::watch_bindings();
 }
 
