@@ -7,9 +7,10 @@ source "$(dirname "$0")/workspace.sh"
 
 [ "$(id -u)" = 0 ] || die 'a root of its own is for root to make'
 command -v debootstrap >/dev/null || die 'debootstrap is missing'
+
 # Mounts and processes end with the namespaces, however this ends.
 if [ -z "${AGENT_SESSIONS_UNSHARED-}" ]; then
-    AGENT_SESSIONS_UNSHARED=1 exec unshare --mount --pid --fork --kill-child "$0" "$@"
+    AGENT_SESSIONS_UNSHARED=1 exec unshare --mount-proc --pid --fork --kill-child "$0" "$@"
 fi
 
 major=$(major_of "${1:?pg_config}")
