@@ -22,6 +22,8 @@ build() {
     cd "$root"
     # The names of source files are part of the library: with these, not where they were.
     export RUSTFLAGS="${RUSTFLAGS-} --remap-path-prefix=$root=. --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=/cargo"
+    # pgrx has its bindings formatted, which nobody reads.
+    command -v rustfmt >/dev/null || export RUSTFMT=true
     PGRX_PG_CONFIG_PATH=$pg_config "$cargo_pgrx" pgrx package --no-default-features --features "pg$major" \
         --pg-config "$pg_config" --out-dir "$package"
 }
