@@ -1,5 +1,7 @@
 //! All tests over the wire, in one binary: they share the template database that the harness makes once.
 
+mod activity;
+mod activity_plans;
 mod audit;
 mod audit_proof;
 mod backup;
@@ -32,7 +34,9 @@ mod items;
 mod kept_plans;
 mod leases;
 mod long_logs;
+mod metrics;
 mod model;
+mod packages;
 mod page_times;
 mod pages;
 mod payloads;

@@ -534,6 +534,8 @@ const RELATIONS: &[Relation] = &[
     read_only("session_head"),
     read_only("live_item"),
     read_only("lease_status"),
+    read_only("session_activity"),
+    read_only("tenant_usage"),
     Relation {
         name: "audit_event",
         reader: &[],
