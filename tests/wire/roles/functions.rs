@@ -26,6 +26,7 @@ const MISSING: Option<&str> = Some("SE001");
 /// Called on the session `s` with items at the positions 0 to 2, the last of them identified by `i`.
 pub const FUNCTIONS: &[Function] = &[
     function("current_tenant", Reader, None, &[]),
+    function("visible_tenant", Reader, None, &[]),
     function("current_agent", Reader, None, &[]),
     function("isolated_agent", Reader, None, &[]),
     function("tenant_use", Reader, None, &[("tenant", "'a'")]),
