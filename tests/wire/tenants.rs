@@ -3,6 +3,7 @@
 
 mod bindings;
 mod calls;
+mod inference;
 mod statements;
 mod world;
 
