@@ -73,43 +73,34 @@ const PLANS: [&str; 2] =
     ["set local enable_seqscan = off", "set local enable_indexscan = off; set local enable_bitmapscan = off"];
 
 /// A query for a value of theirs, and one for a value that nobody has, of every column that has such values.
-async fn look_ups(world: &World, visitor: &Connection) -> Vec<(String, String)> {
-    let superuser = world.db.superuser().await;
+async fn look_ups(world: &World) -> Vec<(String, String)> {
     let (tenant, wall) = match world.wall {
         Wall::Tenant => ("theirs-tenant", "tenant"),
         Wall::Agent => ("own-tenant", "agent_id"),
     };
-    superuser.run(&format!("select agent_sessions.schema_version(); set agent_sessions.tenant = '{tenant}'")).await;
+    // No policy binds them; the views are those of one tenant.
+    let (among_theirs, among_own) = (world.db.superuser().await, world.db.superuser().await);
+    for (connection, tenant) in [(&among_theirs, tenant), (&among_own, "own-tenant")] {
+        connection
+            .run(&format!("select agent_sessions.schema_version(); set agent_sessions.tenant = '{tenant}'"))
+            .await;
+    }
     let mut look_ups = Vec::new();
     for relation in RELATIONS.iter().filter(|relation| relation.select < Level::Owner) {
         let name = format!("agent_sessions.{}", relation.name);
-        let columns = format!(
-            "select attname::text, format_type(atttypid, null) from pg_attribute
-             where attrelid = '{name}'::regclass and attnum > 0 and not attisdropped"
-        );
-        let columns: Vec<(String, String)> = superuser
-            .query(&columns, &[])
-            .await
-            .expect("the columns")
-            .iter()
-            .map(|row| (row.get(0), row.get(1)))
-            .collect();
+        let columns = columns(&among_theirs, &name).await;
         let is_walled = columns.iter().any(|(column, _)| column == wall);
         if world.wall == Wall::Agent && !is_walled {
             continue;
         }
-        let theirs = if is_walled { format!("{wall} like 'theirs%'") } else { "true".to_owned() };
+        let (theirs, own) = match is_walled {
+            true => (format!("{wall} like 'theirs%'"), format!("{wall} not like 'theirs%'")),
+            false => ("true".to_owned(), "true".to_owned()),
+        };
         for (column, kind) in &columns {
             let Some(absent) = absent_value(kind) else { continue };
-            let values = async |connection: &Connection, of: &str| {
-                let sql = format!(
-                    "select distinct quote_literal({column}::text) from {name} where {of} and {column} is not null"
-                );
-                let rows = connection.query(&sql, &[]).await.unwrap_or_else(|error| panic!("{sql}\n{error:?}"));
-                rows.iter().map(|row| row.get(0)).collect::<BTreeSet<String>>()
-            };
-            let own = values(visitor, "true").await;
-            if let Some(value) = values(&superuser, &theirs).await.difference(&own).next() {
+            let theirs = values(&among_theirs, &name, column, &theirs).await;
+            if let Some(value) = theirs.difference(&values(&among_own, &name, column, &own).await).next() {
                 let look_up = |value: &str| format!("select 1 from {name} where {column} = {value}::{kind}");
                 look_ups.push((look_up(value), look_up(absent)));
             }
@@ -117,6 +108,22 @@ async fn look_ups(world: &World, visitor: &Connection) -> Vec<(String, String)> 
     }
     assert!(look_ups.len() > 40, "{} columns", look_ups.len());
     look_ups
+}
+
+/// The columns of a relation, with their types.
+async fn columns(superuser: &Connection, name: &str) -> Vec<(String, String)> {
+    let sql = format!(
+        "select attname::text, format_type(atttypid, null) from pg_attribute
+         where attrelid = '{name}'::regclass and attnum > 0 and not attisdropped"
+    );
+    let rows = superuser.query(&sql, &[]).await.expect("the columns");
+    rows.iter().map(|row| (row.get(0), row.get(1))).collect()
+}
+
+async fn values(superuser: &Connection, name: &str, column: &str, of: &str) -> BTreeSet<String> {
+    let sql = format!("select distinct quote_literal({column}::text) from {name} where {of} and {column} is not null");
+    let rows = superuser.query(&sql, &[]).await.unwrap_or_else(|error| panic!("{sql}\n{error:?}"));
+    rows.iter().map(|row| row.get(0)).collect()
 }
 
 /// A value that no row has; none for json, which has no equality.
@@ -136,7 +143,7 @@ fn absent_value(kind: &str) -> Option<&'static str> {
 
 /// Everything that can be asked, with each of these settings made before.
 async fn assert_nothing_is_told(world: &World, visitor: &Connection, settings: &[&str]) {
-    let look_ups = look_ups(world, visitor).await;
+    let look_ups = look_ups(world).await;
     for setting in settings {
         for (about_theirs, about_absent) in &look_ups {
             for plan in PLANS {
