@@ -24,17 +24,20 @@ pub struct Names {
     word: &'static str,
     pub sid: i64,
     pub branch_sid: i64,
-    pub anchor_id: i64,
+    /// Of a session that was deleted and is kept for its branch.
+    hidden_sid: i64,
+    anchor_id: i64,
     root: String,
     lease: String,
 }
 
 impl Names {
-    /// Writes the names into a statement that says `{name-…}`, `{sid}`, `{branch_sid}`, `{anchor_id}`, `{root}` and `{lease}`.
+    /// Writes the names into a statement that says `{name-…}`, `{sid}`, `{branch_sid}`, `{hidden_sid}`, `{anchor_id}`, `{root}` and `{lease}`.
     pub fn fill(&self, sql: &str) -> String {
         sql.replace("{name}", self.word)
             .replace("{sid}", &self.sid.to_string())
             .replace("{branch_sid}", &self.branch_sid.to_string())
+            .replace("{hidden_sid}", &self.hidden_sid.to_string())
             .replace("{anchor_id}", &self.anchor_id.to_string())
             .replace("{root}", &self.root)
             .replace("{lease}", &self.lease)
@@ -47,6 +50,7 @@ impl Names {
             .replace(&self.root, "{root}")
             .replace(&self.sid.to_string(), "{sid}")
             .replace(&self.branch_sid.to_string(), "{branch_sid}")
+            .replace(&self.hidden_sid.to_string(), "{hidden_sid}")
             .replace(&self.anchor_id.to_string(), "{anchor_id}")
             .replace(self.word, "{name}")
     }
@@ -94,6 +98,7 @@ impl World {
             word: THEIRS,
             sid: superuser.value(sid, &[&"theirs-session"]).await,
             branch_sid: superuser.value(sid, &[&"theirs-branch"]).await,
+            hidden_sid: superuser.value(sid, &[&"theirs-hidden"]).await,
             anchor_id: THEIR_ANCHOR,
             root,
             lease,
@@ -102,6 +107,7 @@ impl World {
             word: ABSENT,
             sid: ABSENT_SIDS,
             branch_sid: ABSENT_SIDS + 1,
+            hidden_sid: ABSENT_SIDS + 2,
             anchor_id: ABSENT_ANCHOR,
             root: "f".repeat(64),
             lease: format!("{ABSENT_SIDS}:{}", "f".repeat(32)),
@@ -196,6 +202,9 @@ async fn inhabit(connection: &Connection) -> String {
                select agent_sessions.session_delta('theirs-session', 3, 0, 'theirs-chunk');
                select agent_sessions.session_create('theirs-sub', parent_session_id => 'theirs-session');
                select agent_sessions.session_branch('theirs-session', new_session_id => 'theirs-branch', title => '%d');
+               select agent_sessions.session_create('theirs-hidden', items => '[{"payload": 0}, {"payload": 1}]');
+               select agent_sessions.session_branch('theirs-hidden', new_session_id => 'theirs-heir');
+               select agent_sessions.session_delete('theirs-hidden');
                select agent_sessions.audit_append('theirs-action', '{"theirs": 1}', stream => 'theirs-stream',
                  actor => 'theirs-actor', target => 'theirs-target', session_id => 'theirs-session',
                  status => 'theirs-status', occurred_at => '2020-01-01', event_id => 'theirs-event')"#,
