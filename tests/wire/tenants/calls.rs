@@ -1,6 +1,6 @@
 //! Every function of the schema, called with names of what others have: the answer is that about what nobody has.
 //!
-//! Each argument that can name something is tried by itself, the others being one's own, and all of them together.
+//! Each argument that can name something is tried by itself, the others being one's own or left out, and all of them together.
 
 use agent_sessions_tests::{Connection, Role};
 
@@ -9,68 +9,12 @@ use crate::roles::Level;
 use crate::roles::functions::{FUNCTIONS, Function};
 
 /// Arguments that look for nothing by name.
-const NAMELESS: &[&str] = &[
-    "after",
-    "allow_expired",
-    "at",
-    "at_target",
-    "attrs",
-    "before",
-    "before_seq",
-    "chunk",
-    "chunk_no",
-    "cost",
-    "created_at",
-    "data",
-    "durable",
-    "enabled",
-    "events",
-    "expected_position",
-    "expected_revision",
-    "expires_at",
-    "fields",
-    "force",
-    "from_seq",
-    "from_target",
-    "head_hash",
-    "head_seq",
-    "inherit",
-    "input_tokens",
-    "items",
-    "keep_from",
-    "kept_from",
-    "level",
-    "lines",
-    "max",
-    "max_rows",
-    "merge",
-    "min",
-    "newest_first",
-    "occurred_at",
-    "older_than",
-    "on_conflict",
-    "on_missing",
-    "open",
-    "order_by",
-    "otherwise",
-    "output_tokens",
-    "payload",
-    "proof",
-    "reason",
-    "role",
-    "roots_only",
-    "seed",
-    "seq",
-    "sid",
-    "since",
-    "state",
-    "target",
-    "targets",
-    "ttl",
-    "until",
-    "wait",
-    "what",
-];
+const NAMELESS: &str = "
+    after allow_expired at at_target before before_seq chunk chunk_no cost created_at data durable enabled
+    events expected_position expected_revision expires_at fields force from_seq from_target head_hash head_seq
+    inherit input_tokens items keep_from kept_from level lines max max_rows merge min newest_first occurred_at
+    older_than on_conflict on_missing open order_by otherwise output_tokens payload proof reason role roots_only
+    seed seq sid since state target targets ttl until wait what";
 
 /// What the argument of a function is when it names what others have; none if it names nothing.
 fn name_of(function: &Function, argument: &str) -> Option<&'static str> {
@@ -103,7 +47,7 @@ fn name_of(function: &Function, argument: &str) -> Option<&'static str> {
         other => {
             let name = function.name;
             assert!(
-                NAMELESS.contains(&other),
+                NAMELESS.split_whitespace().any(|nameless| nameless == other),
                 "{name}: what is {other} when it names what others have, or is it NAMELESS?"
             );
             return None;
@@ -111,13 +55,30 @@ fn name_of(function: &Function, argument: &str) -> Option<&'static str> {
     })
 }
 
-/// A call with the names of others for these arguments.
-fn call_naming(world: &World, function: &Function, named: &[&str]) -> String {
-    let points = ["at_item_id", "at_tag"].iter().any(|point| named.contains(point));
+/// By which arguments others' things are named in a call, and what the other arguments are.
+#[derive(Clone)]
+struct Naming {
+    named: Vec<&'static str>,
+    /// One's own: nothing is found by one's own filters and those of others together.
+    rest: Rest,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    Own,
+    /// Only what the function cannot do without.
+    LeftOut,
+}
+
+fn call_naming(world: &World, function: &Function, naming: &Naming) -> String {
+    let points = ["at_item_id", "at_tag"].iter().any(|point| naming.named.contains(point));
+    let needed =
+        |argument: &str| ["session_id", "root", "ttl", "seq"].contains(&argument) || function.name == "audit_proof";
     let call = function.call(|argument, usual| match name_of(function, argument) {
-        Some(name) if named.contains(&argument) => name.to_owned(),
+        Some(name) if naming.named.contains(&argument) => name.to_owned(),
         // One point of a branch excludes the others.
         None if argument == "at_target" && points => "null".to_owned(),
+        _ if naming.rest == Rest::LeftOut && !needed(argument) => "null".to_owned(),
         _ if usual == "''" && argument.ends_with("agent_id") && world.wall == Wall::Agent => "'own-agent'".to_owned(),
         _ if usual == "''" && argument == "tenant" => "'own-tenant'".to_owned(),
         _ => usual.replace("{role}", &world.db.role_name(&Role::Stranger)),
@@ -130,8 +91,8 @@ fn call_naming(world: &World, function: &Function, named: &[&str]) -> String {
     )
 }
 
-/// The arguments by which others' things are named: each by itself, and all together.
-fn namings(world: &World, function: &Function, says_tenant: bool) -> Vec<Vec<&'static str>> {
+/// Each argument by itself, and all together, which comes last.
+fn namings(world: &World, function: &Function, says_tenant: bool) -> Vec<Naming> {
     let names_something = |argument: &&str| {
         name_of(function, argument).is_some()
             && (says_tenant || *argument != "tenant")
@@ -139,11 +100,14 @@ fn namings(world: &World, function: &Function, says_tenant: bool) -> Vec<Vec<&'s
             && (world.wall == Wall::Tenant || function.name.starts_with("session_"))
     };
     let named: Vec<&str> = function.arguments.iter().map(|(argument, _)| *argument).filter(names_something).collect();
-    let mut namings: Vec<Vec<&str>> = named.iter().map(|argument| vec![*argument]).collect();
+    let looks_only = function.caller < Level::Writer || function.name == "session_claim_next";
+    let rests = if looks_only { [Rest::Own, Rest::LeftOut].as_slice() } else { &[Rest::Own] };
+    let of = |named: Vec<&'static str>| rests.iter().map(move |rest| Naming { named: named.clone(), rest: *rest });
+    let mut namings: Vec<Naming> = named.iter().flat_map(|argument| of(vec![*argument])).collect();
     if named.len() > 1 {
         // The id of a session that is made is not one of those that are looked for.
-        let looked_for: Vec<&str> = named.iter().copied().filter(|argument| *argument != "new_session_id").collect();
-        namings.extend([looked_for, named]);
+        let looked_for = named.iter().copied().filter(|argument| *argument != "new_session_id").collect();
+        namings.extend(of(looked_for).chain(of(named)));
     }
     namings
 }
@@ -208,10 +172,11 @@ async fn a_backend_that_has_served_another_tenant_tells_nothing_of_it() {
     for _ in 0..6 {
         pool.run(&format!("set session authorization {theirs}; set agent_sessions.tenant = 'theirs-tenant'")).await;
         for function in FUNCTIONS.iter().filter(|function| function.caller < Level::Owner) {
-            let naming = namings(&world, function, true).pop().unwrap_or_default();
-            let call = world.theirs.fill(&call_naming(&world, function, &naming));
-            let _ = pool.batch_execute(&format!("begin; {call}")).await;
-            pool.rollback().await;
+            if let Some(naming) = namings(&world, function, true).pop() {
+                let call = world.theirs.fill(&call_naming(&world, function, &naming));
+                let _ = pool.batch_execute(&format!("begin; {call}")).await;
+                pool.rollback().await;
+            }
         }
         pool.run("reset session authorization").await;
     }
