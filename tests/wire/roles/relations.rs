@@ -78,14 +78,8 @@ const fn closed(name: &'static str, columns: &'static [Column]) -> Relation {
     table(name, Owner, Owner, columns)
 }
 
-/// A view for who reads the sessions.
-const fn read_only(name: &'static str) -> Relation {
-    Relation { name, kind: Kind::View, select: Reader, delete: Owner, columns: &[] }
-}
-
-/// A view for who reads the audit trail.
-const fn audited(name: &'static str) -> Relation {
-    Relation { name, kind: Kind::View, select: Auditor, delete: Owner, columns: &[] }
+const fn view(name: &'static str, select: Level) -> Relation {
+    Relation { name, kind: Kind::View, select, delete: Owner, columns: &[] }
 }
 
 const fn sequence(name: &'static str) -> Relation {
@@ -171,9 +165,9 @@ pub const RELATIONS: &[Relation] = &[
             given("chunk", "'c'").required(),
         ],
     ),
-    read_only("session_head"),
-    read_only("live_item"),
-    read_only("lease_status"),
+    view("session_head", Reader),
+    view("live_item", Reader),
+    view("lease_status", Reader),
     table(
         "audit_event",
         Auditor,
@@ -234,7 +228,7 @@ pub const RELATIONS: &[Relation] = &[
             kept("seq", "1"),
         ],
     ),
-    audited("audit_stream"),
+    view("audit_stream", Auditor),
     closed("audit_tracking", &[kept("tenant", "''").required(), kept("what", "'state'").required()]),
     closed("setting", &[kept("name", "'force_rls'").required(), kept("value", "'off'").required()]),
     closed("tenant_binding", &[kept("role", "'{role}'").required(), kept("tenant", "'a'").required()]),

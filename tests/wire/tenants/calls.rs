@@ -4,7 +4,7 @@
 
 use agent_sessions_tests::{Connection, Role};
 
-use super::world::{INSIDE, OUTSIDE, Wall, World};
+use super::world::{INSIDE, OUTSIDE, Wall, World, answer};
 use crate::roles::Level;
 use crate::roles::functions::{FUNCTIONS, Function};
 
@@ -72,8 +72,12 @@ enum Rest {
 
 fn call_naming(world: &World, function: &Function, naming: &Naming) -> String {
     let points = ["at_item_id", "at_tag"].iter().any(|point| naming.named.contains(point));
-    let needed =
-        |argument: &str| ["session_id", "root", "ttl", "seq"].contains(&argument) || function.name == "audit_proof";
+    // The session that an event belongs to is a filter like others.
+    let needed = |argument: &str| match function.name {
+        "audit_proof" => true,
+        name if name.starts_with("audit_") => argument == "root",
+        _ => ["session_id", "ttl"].contains(&argument),
+    };
     let call = function.call(|argument, usual| match name_of(function, argument) {
         Some(name) if naming.named.contains(&argument) => name.to_owned(),
         // One point of a branch excludes the others.
@@ -91,13 +95,15 @@ fn call_naming(world: &World, function: &Function, naming: &Naming) -> String {
     )
 }
 
+/// A tenant's trail is that of all its agents.
+fn is_walled(world: &World, function: &Function) -> bool {
+    world.wall == Wall::Tenant || !function.name.starts_with("audit_")
+}
+
 /// Each argument by itself, and all together, which comes last.
 fn namings(world: &World, function: &Function, says_tenant: bool) -> Vec<Naming> {
     let names_something = |argument: &&str| {
-        name_of(function, argument).is_some()
-            && (says_tenant || *argument != "tenant")
-            // A tenant's streams are those of all its agents.
-            && (world.wall == Wall::Tenant || function.name.starts_with("session_"))
+        name_of(function, argument).is_some() && (says_tenant || *argument != "tenant") && is_walled(world, function)
     };
     let named: Vec<&str> = function.arguments.iter().map(|(argument, _)| *argument).filter(names_something).collect();
     let looks_only = function.caller < Level::Writer || function.name == "session_claim_next";
@@ -127,6 +133,17 @@ async fn assert_nothing_is_told(world: &World, visitor: &Connection, says_tenant
     assert!(compared > 100, "{compared} calls");
 }
 
+/// What the functions show to who names nothing of theirs, is nothing of theirs.
+async fn assert_nothing_is_shown(world: &World, visitor: &Connection) {
+    for function in FUNCTIONS.iter().filter(|function| function.caller < Level::Owner && is_walled(world, function)) {
+        for rest in [Rest::Own, Rest::LeftOut] {
+            let call = call_naming(world, function, &Naming { named: Vec::new(), rest });
+            let answer = answer(visitor, &call).await;
+            assert!(!world.theirs.occur_in(&answer), "{call}\n{answer}");
+        }
+    }
+}
+
 /// The same to stay: nothing of theirs is changed.
 async fn assert_nothing_is_changed(world: &World, visitor: &Connection, says_tenant: bool) {
     let before = world.fingerprint().await;
@@ -140,6 +157,7 @@ async fn assert_nothing_is_changed(world: &World, visitor: &Connection, says_ten
 }
 
 async fn assert_apart(world: &World, visitor: &Connection) {
+    assert_nothing_is_shown(world, visitor).await;
     assert_nothing_is_told(world, visitor, true, &INSIDE).await;
     assert_nothing_is_changed(world, visitor, true).await;
 }
@@ -181,6 +199,7 @@ async fn a_backend_that_has_served_another_tenant_tells_nothing_of_it() {
         pool.run("reset session authorization").await;
     }
     pool.run(&format!("set session authorization {own}; set agent_sessions.tenant = 'own-tenant'")).await;
+    assert_nothing_is_shown(&world, &pool).await;
     assert_nothing_is_told(&world, &pool, true, &INSIDE[..1]).await;
     assert_nothing_is_changed(&world, &pool, true).await;
 }
@@ -198,6 +217,7 @@ async fn a_role_outside_of_its_tenants_is_told_nothing() {
 async fn the_owner_is_told_nothing_by_the_functions_unless_it_says_the_tenant() {
     let world = World::create("apart_owner", Wall::Tenant).await;
     let visitor = world.visitor(Role::Owner).await;
+    assert_nothing_is_shown(&world, &visitor).await;
     assert_nothing_is_told(&world, &visitor, false, &INSIDE).await;
     assert_nothing_is_changed(&world, &visitor, false).await;
 }

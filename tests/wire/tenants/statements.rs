@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use agent_sessions_tests::{Connection, Role};
 
-use super::world::{INSIDE, OUTSIDE, Wall, World};
+use super::world::{INSIDE, OUTSIDE, Wall, World, answer};
 use crate::roles::Level;
 use crate::roles::relations::RELATIONS;
 
@@ -163,6 +163,26 @@ async fn assert_nothing_is_told(world: &World, visitor: &Connection, settings: &
     }
 }
 
+/// Whole relations, as they are and as text.
+async fn assert_nothing_is_shown(world: &World, visitor: &Connection) {
+    for relation in RELATIONS.iter().filter(|relation| relation.select < Level::Owner) {
+        // A tenant's trail is that of all its agents.
+        if world.wall == Wall::Agent && relation.name.starts_with("audit_") {
+            continue;
+        }
+        for sql in [
+            format!("select * from agent_sessions.{}", relation.name),
+            format!(
+                "select r::text, (select count(*) from agent_sessions.{0}) from agent_sessions.{0} r",
+                relation.name
+            ),
+        ] {
+            let answer = answer(visitor, &sql).await;
+            assert!(!world.theirs.occur_in(&answer), "{sql}\n{answer}");
+        }
+    }
+}
+
 /// Every way to write, to stay: nothing of theirs is changed.
 async fn assert_nothing_is_changed(world: &World, visitor: &Connection) {
     let before = world.fingerprint().await;
@@ -177,6 +197,7 @@ async fn assert_nothing_is_changed(world: &World, visitor: &Connection) {
 async fn raw_sql_tells_a_tenant_nothing_of_another() {
     let world = World::create("raw_free", Wall::Tenant).await;
     let visitor = world.visitor(Role::Writer).await;
+    assert_nothing_is_shown(&world, &visitor).await;
     assert_nothing_is_told(&world, &visitor, &INSIDE).await;
     assert_nothing_is_changed(&world, &visitor).await;
 }
@@ -205,6 +226,7 @@ async fn raw_sql_tells_the_owner_under_forced_policies_nothing() {
         let world = World::create(name, wall).await;
         let visitor = world.visitor(Role::Owner).await;
         visitor.run("select agent_sessions.access_force_rls(true)").await;
+        assert_nothing_is_shown(&world, &visitor).await;
         assert_nothing_is_told(&world, &visitor, &INSIDE).await;
         assert_nothing_is_changed(&world, &visitor).await;
     }
@@ -214,6 +236,7 @@ async fn raw_sql_tells_the_owner_under_forced_policies_nothing() {
 async fn raw_sql_tells_an_isolated_agent_nothing_of_another() {
     let world = World::create("raw_agent", Wall::Agent).await;
     let visitor = world.visitor(Role::Writer).await;
+    assert_nothing_is_shown(&world, &visitor).await;
     assert_nothing_is_told(&world, &visitor, &INSIDE).await;
     assert_nothing_is_changed(&world, &visitor).await;
 }

@@ -43,6 +43,12 @@ impl Names {
             .replace("{lease}", &self.lease)
     }
 
+    /// Whether an answer has a name or a key of theirs.
+    pub fn occur_in(&self, answer: &str) -> bool {
+        [self.word, &self.root, &self.lease].iter().any(|name| answer.contains(name))
+            || [self.sid, self.branch_sid, self.hidden_sid].iter().any(|sid| answer.contains(&sid.to_string()))
+    }
+
     /// Takes the names out of an answer.
     fn hide(&self, answer: &str) -> String {
         answer
@@ -227,7 +233,7 @@ async fn anchor(connection: &Connection, superuser: &Connection) -> String {
 }
 
 /// All that a statement answers; nothing of it stays.
-async fn answer(connection: &Connection, sql: &str) -> String {
+pub async fn answer(connection: &Connection, sql: &str) -> String {
     let answer = match connection.simple_query(&format!("begin; {sql}")).await {
         Ok(messages) => messages.iter().map(shown).collect::<Vec<_>>().join("\n"),
         Err(error) => told(&error),
