@@ -12,7 +12,7 @@ use crate::roles::functions::{FUNCTIONS, Function};
 const NAMELESS: &str = "
     after allow_expired at at_target before before_seq chunk chunk_no cost created_at data durable enabled
     events expected_position expected_revision expires_at fields force from_seq from_target head_hash head_seq
-    inherit input_tokens items keep_from kept_from level lines max max_rows merge min newest_first occurred_at
+    inherit input_tokens items library keep_from kept_from level lines max max_rows merge min newest_first occurred_at
     older_than on_conflict on_missing open order_by otherwise output_tokens payload proof reason role roots_only
     seed seq sid since state target targets ttl until wait what";
 
@@ -43,6 +43,9 @@ fn name_of(function: &Function, argument: &str) -> Option<&'static str> {
         "actor" => "'{name}-actor'",
         "target" if function.name.starts_with("audit_") => "'{name}-target'",
         "root" => "'{root}'",
+        "lines" if function.name == "session_import" => {
+            r#"'[{"session": {"parent_session_id": "{name}-session", "parent_agent_id": "{name}-agent"}}]'"#
+        }
         "anchor_id" => "{anchor_id}",
         other => {
             let name = function.name;
@@ -185,10 +188,10 @@ async fn a_bound_role_is_told_nothing_of_another_tenant() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backend_that_has_served_another_tenant_tells_nothing_of_it() {
     let world = World::create("apart_pooled", Wall::Tenant).await;
-    let (theirs, own) = (world.db.role("theirs", Some("admin")).await, world.bound("admin").await);
+    let (other, own) = (world.db.role("other", Some("admin")).await, world.bound("admin").await);
     let pool = world.visitor(Role::Superuser).await;
     for _ in 0..6 {
-        pool.run(&format!("set session authorization {theirs}; set agent_sessions.tenant = 'theirs-tenant'")).await;
+        pool.run(&format!("set session authorization {other}; set agent_sessions.tenant = 'theirs-tenant'")).await;
         for function in FUNCTIONS.iter().filter(|function| function.caller < Level::Owner) {
             if let Some(naming) = namings(&world, function, true).pop() {
                 let call = world.theirs.fill(&call_naming(&world, function, &naming));
