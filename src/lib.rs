@@ -16,6 +16,7 @@ mod change;
 mod changes;
 mod deletion;
 mod delta;
+mod doctor;
 mod draft;
 mod erase;
 mod family;
@@ -110,6 +111,7 @@ export! {
         access::access_force_rls as "access_force_rls",
         version::schema_version as "schema_version",
         version::schema_require as "schema_require",
+        doctor::doctor as "doctor",
 }
 
 export! {
@@ -156,5 +158,12 @@ pgrx::extension_sql_file!("../sql/audit_read.sql", name = "audit_read", requires
 pgrx::extension_sql_file!("../sql/audit_anchor.sql", name = "audit_anchor", requires = ["audit_read"]);
 pgrx::extension_sql_file!("../sql/access.sql", name = "access", requires = ["audit_anchor"]);
 pgrx::extension_sql_file!("../sql/version.sql", name = "version", requires = ["access"]);
-pgrx::extension_sql_file!("../sql/ownership.sql", name = "ownership", requires = ["version"]);
-pgrx::extension_sql_file!("../sql/dump.sql", name = "dump", requires = ["ownership"], finalize);
+pgrx::extension_sql_file!("../sql/catalog.sql", name = "catalog", requires = ["version"]);
+pgrx::extension_sql_file!("../sql/doctor_catalog.sql", name = "doctor_catalog", requires = ["catalog"]);
+pgrx::extension_sql_file!("../sql/doctor_access.sql", name = "doctor_access", requires = ["doctor_catalog"]);
+pgrx::extension_sql_file!("../sql/doctor_data.sql", name = "doctor_data", requires = ["doctor_access"]);
+pgrx::extension_sql_file!("../sql/doctor_server.sql", name = "doctor_server", requires = ["doctor_data"]);
+pgrx::extension_sql_file!("../sql/doctor.sql", name = "doctor", requires = ["doctor_server"]);
+pgrx::extension_sql_file!("../sql/ownership.sql", name = "ownership", requires = ["doctor"]);
+pgrx::extension_sql_file!("../sql/dump.sql", name = "dump", requires = ["ownership"]);
+pgrx::extension_sql_file!("../sql/installed.sql", name = "installed", requires = ["dump"], finalize);

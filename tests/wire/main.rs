@@ -2,6 +2,7 @@
 
 mod audit;
 mod audit_proof;
+mod backup;
 mod bad_input;
 mod branch_flatten;
 mod branch_readers;
@@ -15,6 +16,7 @@ mod context;
 mod crash;
 mod digests;
 mod direct_writes;
+mod doctor;
 mod documentation;
 mod drivers;
 mod dump;
@@ -22,6 +24,7 @@ mod explain;
 mod hardening;
 mod hiding;
 mod hiding_races;
+mod hijack;
 mod in_backend;
 mod install;
 mod isolation;
@@ -43,3 +46,4 @@ mod sessions;
 mod streaming;
 mod tamper;
 mod tenants;
+mod upgrade;

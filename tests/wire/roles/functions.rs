@@ -36,6 +36,8 @@ pub const FUNCTIONS: &[Function] = &[
     function("access_revoke", Owner, MISSING, &[("role", "'{role}'")]),
     function("access_force_rls", Owner, MISSING, &[("enabled", "true")]),
     function("schema_version", Reader, None, &[]),
+    function("doctor", Admin, None, &[("older_than", "'1 hour'")]),
+    function("doctor_report", Owner, None, &[("library", "'0.1.0'"), ("older_than", "'1 hour'")]),
     function("schema_require", Reader, None, &[("min", "'0.0.0'"), ("max", "'999.0.0'")]),
     function("page_rows", Reader, None, &[("max_rows", "1"), ("otherwise", "2")]),
     function("list_order", Reader, None, &[("order_by", "'created'")]),
