@@ -7,7 +7,7 @@ use std::path::Path;
 use agent_sessions_tests::Database;
 
 use super::attempts::{Attempt, Row, with_a_schema_for_all};
-use super::relations::{Kind, RELATIONS};
+use super::relations::RELATIONS;
 use super::statements::{self, Places};
 use super::{Somebody, calls, everybody, with_a_session};
 
@@ -80,14 +80,8 @@ async fn the_page_of_privileges_is_what_every_role_may() {
         role: guest,
     };
     for relation in RELATIONS {
-        let kind = match relation.kind {
-            Kind::Table => "Table",
-            Kind::View => "View",
-            Kind::Sequence => "Sequence",
-            Kind::Type => "Type",
-        };
         let attempts = relation.attempts(&superuser, &places).await;
-        page += &section(&format!("{kind} `{}`", relation.name), &attempts, &everybody).await;
+        page += &section(&format!("{:?} `{}`", relation.kind, relation.name), &attempts, &everybody).await;
     }
     page += &section("The objects themselves", &statements::on_the_schema(), &everybody).await;
 

@@ -232,10 +232,7 @@ pub const RELATIONS: &[Relation] = &[
     closed("audit_tracking", &[kept("tenant", "''").required(), kept("what", "'state'").required()]),
     closed("setting", &[kept("name", "'force_rls'").required(), kept("value", "'off'").required()]),
     closed("tenant_binding", &[kept("role", "'{role}'").required(), kept("tenant", "'a'").required()]),
-    closed(
-        "as_installed",
-        &[kept("kind", "'k'").required(), kept("name", "'n'").required(), kept("statement", "'s'").required()],
-    ),
+    view("as_installed", Owner),
     view("schema_object", Owner),
     view("as_found", Owner),
     view("finding_catalog", Owner),

@@ -149,8 +149,9 @@ async fn every_relation_has_its_privileges() {
     let everybody = everybody(&db).await;
     let mut unlisted: BTreeSet<String> = list(
         &superuser,
-        "select relname::text from pg_class
-         where relnamespace = 'agent_sessions'::regnamespace and relkind not in ('i', 'I', 't')",
+        "select case relkind when 'r' then 'Table' when 'v' then 'View' when 'S' then 'Sequence' when 'c' then 'Type'
+           else relkind::text end || ' ' || relname
+         from pg_class where relnamespace = 'agent_sessions'::regnamespace and relkind not in ('i', 'I', 't')",
     )
     .await
     .into_iter()
@@ -161,7 +162,8 @@ async fn every_relation_has_its_privileges() {
     }
     for relation in RELATIONS {
         let name = format!("agent_sessions.{}", relation.name);
-        assert!(unlisted.remove(relation.name), "{name} is not in the schema");
+        let listed = format!("{:?} {}", relation.kind, relation.name);
+        assert!(unlisted.remove(&listed), "{listed} is not in the schema");
         let columns = format!(
             "select attname::text from pg_attribute
              where attrelid = '{name}'::regclass and attnum > 0 and not attisdropped"
