@@ -59,6 +59,7 @@ pub extern "C-unwind" fn _PG_init() {
 export! {
     call:
         identity::current_tenant as "current_tenant",
+        identity::visible_tenant as "visible_tenant",
         identity::current_agent as "current_agent",
         identity::isolated_agent as "isolated_agent",
         identity::tenant_use as "tenant_use",

@@ -51,4 +51,3 @@ mod streaming;
 mod tamper;
 mod tenants;
 mod upgrade;
-mod wrong_tenant;
