@@ -23,6 +23,7 @@
 //! - `assert_one_winner(results, "SE007", &detail)` returns the one success; every other result has that code and DETAIL.
 //! - `db.program("pg_dump", Role::Owner)` is a command of the server's own version with host, port, user and database set.
 //! - `OwnCluster::start(&[])` is a server of the test's own, to `crash()` and `start_again()`; all else is on the shared one.
+//! - `db.pooler(3)` is a pooler in front of it, where `connect` goes to as to a server.
 //! - `transcripts()` are the NDJSON files under test: real ones beside the clone if present, else the project's examples.
 //! - A test holds at most 30 connections, since all tests share one server.
 
@@ -34,6 +35,8 @@ mod support {
     pub mod database;
     pub mod errors;
     pub mod own_cluster;
+    pub mod own_directory;
+    pub mod pooler;
     pub mod program;
     pub mod race;
     pub mod scratch;
@@ -48,6 +51,7 @@ pub use support::connection::Connection;
 pub use support::database::{Database, Role};
 pub use support::errors::{detail, sqlstate};
 pub use support::own_cluster::OwnCluster;
+pub use support::pooler::Pooler;
 pub use support::program::{Program, Ran};
 pub use support::race::assert_one_winner;
 pub use support::scratch::Scratch;

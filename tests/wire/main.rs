@@ -32,6 +32,7 @@ mod page_times;
 mod pages;
 mod payloads;
 mod plans;
+mod pooler;
 mod races;
 mod raw_sql;
 mod replays;
