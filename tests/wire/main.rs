@@ -39,6 +39,7 @@ mod replays;
 mod retention;
 mod roles;
 mod sessions;
+mod standby;
 mod streaming;
 mod tamper;
 mod tenants;

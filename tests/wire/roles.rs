@@ -9,7 +9,7 @@ use tokio_postgres::SimpleQueryMessage;
 
 /// Who may call a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Caller {
+pub enum Caller {
     Reader,
     Auditor,
     Writer,
@@ -19,9 +19,9 @@ enum Caller {
     Trigger,
 }
 
-struct Function {
-    name: &'static str,
-    caller: Caller,
+pub struct Function {
+    pub name: &'static str,
+    pub caller: Caller,
     /// Every argument by name, with a value that is accepted; `{role}` is a role.
     arguments: &'static [(&'static str, &'static str)],
     /// What the call with NULL for every argument is refused with.
@@ -37,12 +37,22 @@ const fn function(
     Function { name, caller, arguments, all_null }
 }
 
+impl Function {
+    /// A call with every argument by name; `None` for a trigger's own.
+    pub fn call(&self, role: &str) -> Option<String> {
+        let given: Vec<String> =
+            self.arguments.iter().map(|(argument, value)| format!("{argument} => {value}")).collect();
+        let call = format!("select * from agent_sessions.{}({})", self.name, given.join(", "));
+        (self.caller != Trigger).then(|| call.replace("{role}", role))
+    }
+}
+
 use Caller::{Admin, Auditor, Owner, Reader, Trigger, Writer};
 
 const MISSING: Option<&str> = Some("SE001");
 
 /// Called on the session `s` with items at the positions 0 to 2, the last of them identified by `i`.
-const FUNCTIONS: &[Function] = &[
+pub const FUNCTIONS: &[Function] = &[
     function("current_tenant", Reader, None, &[]),
     function("current_agent", Reader, None, &[]),
     function("isolated_agent", Reader, None, &[]),
@@ -455,8 +465,8 @@ const FUNCTIONS: &[Function] = &[
 ];
 
 /// A table, view or sequence: what a reader and a writer may do with the whole of it, and a writer with its columns.
-struct Relation {
-    name: &'static str,
+pub struct Relation {
+    pub name: &'static str,
     reader: &'static [&'static str],
     writer: &'static [&'static str],
     inserts: &'static [&'static str],
@@ -476,7 +486,7 @@ const fn closed(name: &'static str) -> Relation {
     Relation { name, reader: &[], writer: &[], inserts: &[], updates: &[] }
 }
 
-const RELATIONS: &[Relation] = &[
+pub const RELATIONS: &[Relation] = &[
     Relation {
         name: "session",
         reader: &["SELECT"],
@@ -614,11 +624,8 @@ async fn every_function_has_its_callers_and_takes_every_argument_by_name() {
         let arguments = unlisted.remove(name).unwrap_or_else(|| panic!("{name} is not in the schema"));
         let listed: BTreeSet<String> = function.arguments.iter().map(|(argument, _)| argument.to_string()).collect();
         assert_eq!(listed, arguments, "the arguments of {name}");
-        let given: Vec<String> =
-            function.arguments.iter().map(|(argument, value)| format!("{argument} => {value}")).collect();
-        let call = format!("select * from agent_sessions.{name}({})", given.join(", ")).replace("{role}", &other);
+        let call = function.call(&other).unwrap_or_else(|| format!("select agent_sessions.{name}()"));
         for (connection, role, level) in &callers {
-            let call = if function.caller == Trigger { call.replace("* from ", "") } else { call.clone() };
             connection.begin("read committed").await;
             let called = connection.batch_execute(&call).await;
             connection.rollback().await;
