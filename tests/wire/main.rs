@@ -26,6 +26,7 @@ mod install;
 mod isolation;
 mod items;
 mod leases;
+mod logical;
 mod long_logs;
 mod model;
 mod page_times;
