@@ -23,6 +23,7 @@ mod hiding;
 mod hiding_races;
 mod in_backend;
 mod install;
+mod interrupts;
 mod isolation;
 mod items;
 mod leases;
