@@ -575,7 +575,7 @@ pub const RELATIONS: &[Relation] = &[
     closed("session_sid_seq"),
 ];
 
-async fn with_a_session(db: &Database) {
+pub async fn with_a_session(db: &Database) {
     let writer = db.writer().await;
     writer.create_session("s").await;
     writer.append_batch("s", r#"[{"payload":0},{"payload":1},{"payload":2,"item_id":"i","tag":"t"}]"#).await;
