@@ -27,6 +27,7 @@ mod install;
 mod interrupts;
 mod isolation;
 mod items;
+mod kept_plans;
 mod leases;
 mod logical;
 mod long_logs;
