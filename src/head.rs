@@ -12,7 +12,6 @@ use crate::address::Address;
 use crate::identity;
 use crate::lease;
 use crate::lineage::Origin;
-use crate::postgres::nesting;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
