@@ -41,6 +41,7 @@ mod support {
     pub mod race;
     pub mod scratch;
     pub mod session;
+    pub mod small_disk;
     pub mod together;
     pub mod transcripts;
 }

@@ -7,6 +7,7 @@
 pub mod call;
 pub mod catalog;
 pub mod invalidation;
+mod memory;
 pub mod nesting;
 pub mod owner;
 pub mod plan;

@@ -3,9 +3,10 @@
 //! It runs the programs of the shared server, as that one's OS user, with PostgreSQL's default durability, and listens on a
 //! socket in a directory of its own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::own_directory::{OwnDirectory, Stop};
+use super::small_disk;
 use crate::{Cluster, Connection, Program};
 
 const STOP: Stop = Stop { pid_file: "data/postmaster.pid", signal: "QUIT" };
@@ -15,7 +16,10 @@ pub struct OwnCluster {
     pub cluster: Cluster,
     directory: OwnDirectory,
     programs: PathBuf,
+    small_disk: Option<&'static str>,
 }
+
+const SMALL: &str = "small";
 
 impl OwnCluster {
     /// A running server with these settings besides the default ones, each as in postgresql.conf.
@@ -29,7 +33,22 @@ impl OwnCluster {
         own
     }
 
-    /// The database with the extension that `install` makes.
+    /// A running server with a tablespace `small` on a disk of that size, as tmpfs takes it; `None` where no disk can be mounted.
+    pub async fn with_small_disk(size: &'static str) -> Option<OwnCluster> {
+        if !small_disk::is_possible() {
+            return None;
+        }
+        let mut own = OwnCluster::start(&["fsync = off"]).await;
+        own.shut_down().await;
+        let place = own.directory.folder(SMALL);
+        own.small_disk = Some(size);
+        own.start_again().await;
+        let superuser = own.cluster.connect(&own.cluster.superuser, "postgres").await;
+        superuser.run(&format!("create tablespace {SMALL} location '{}'", place.display())).await;
+        Some(own)
+    }
+
+    /// The database with the extension that `install` makes, on the small disk if there is one.
     pub const DATABASE: &str = "app";
     /// Whom it belongs to, who is no superuser.
     pub const OWNER: &str = "app_owner";
@@ -40,7 +59,8 @@ impl OwnCluster {
         let (database, owner, client) = (Self::DATABASE, Self::OWNER, Self::CLIENT);
         let superuser = self.cluster.connect(&self.cluster.superuser, "postgres").await;
         superuser.run(&format!("create role {owner} login; create role {client} login")).await;
-        superuser.run(&format!("create database {database} owner {owner}")).await;
+        let tablespace = self.small_disk.map_or("pg_default", |_| SMALL);
+        superuser.run(&format!("create database {database} owner {owner} tablespace {tablespace}")).await;
         let owner = self.owner().await;
         owner.run("create extension agent_sessions").await;
         owner.run(&format!("select agent_sessions.access_grant('{client}', 'admin')")).await;
@@ -75,6 +95,13 @@ impl OwnCluster {
         self.program("pg_ctl").args(["--wait", "promote"]).output().await;
     }
 
+    /// Lets a backend's memory grow by so many bytes from now on; `None`: by any.
+    pub async fn limit_memory(&self, pid: i32, growth: Option<u64>) {
+        let limit = growth.map_or("unlimited".to_owned(), |growth| (virtual_memory(pid) + growth).to_string());
+        let prlimit = Program::new(Path::new("prlimit")).run_as(self.directory.user, &self.directory.path);
+        prlimit.args([format!("--pid={pid}"), format!("--as={limit}:")]).output().await;
+    }
+
     /// Stops the server as a crash does: nothing is written any more, and the next start recovers.
     pub async fn crash(&self) {
         self.stop("immediate").await;
@@ -92,7 +119,15 @@ impl OwnCluster {
     pub async fn start_again(&self) {
         let log = self.directory.path.join("server.log");
         let log = log.display().to_string();
-        let started = self.program("pg_ctl").args(["--log", &log, "--wait", "--timeout=120", "start"]).run().await;
+        let start = ["--log", &log, "--wait", "--timeout=120", "start"];
+        let started = match self.small_disk {
+            None => self.program("pg_ctl"),
+            Some(size) => {
+                let program = small_disk::program(&self.directory, SMALL, size, &self.programs.join("pg_ctl"));
+                program.args(["-D", &self.data()])
+            }
+        };
+        let started = started.args(start).run().await;
         let said = || std::fs::read_to_string(&log).unwrap_or_default();
         assert!(started.success, "the server does not start: {}\n{}", started.stderr, said());
     }
@@ -103,13 +138,17 @@ impl OwnCluster {
         let superuser = shared.connect(&shared.superuser, "postgres").await;
         let programs: String = superuser.value("select setting from pg_config where name = 'BINDIR'", &[]).await;
         let directory = OwnDirectory::make(STOP);
-        OwnCluster { cluster: directory.listener(&shared.superuser), directory, programs: PathBuf::from(programs) }
+        let cluster = directory.listener(&shared.superuser);
+        OwnCluster { cluster, directory, programs: PathBuf::from(programs), small_disk: None }
     }
 
     fn program(&self, name: &str) -> Program {
-        let data = self.directory.path.join("data").display().to_string();
         let program = Program::new(&self.programs.join(name));
-        program.run_as(self.directory.user, &self.directory.path).args(["-D", &data])
+        program.run_as(self.directory.user, &self.directory.path).args(["-D", &self.data()])
+    }
+
+    fn data(&self) -> String {
+        self.directory.path.join("data").display().to_string()
     }
 
     fn configure(&self, settings: &[&str]) {
@@ -118,4 +157,12 @@ impl OwnCluster {
         settings.iter().for_each(|setting| lines.extend([setting, "\n"]));
         self.directory.write("data/postgresql.conf", &lines);
     }
+}
+
+/// The bytes that a process has mapped.
+fn virtual_memory(pid: i32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the process is there");
+    let size =
+        status.lines().find_map(|line| line.strip_prefix("VmSize:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    size.expect("it has memory") * 1024
 }

@@ -53,6 +53,10 @@ impl OsUser {
         OsUser { uid: theirs.uid(), gid: theirs.gid(), is_ours: false }
     }
 
+    pub fn ids(self) -> (String, String) {
+        (self.uid.to_string(), self.gid.to_string())
+    }
+
     /// Makes a command run as this user, with an environment that tells PostgreSQL nothing.
     pub fn run(self, command: &mut Command) {
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -77,6 +81,16 @@ impl OwnDirectory {
             .unwrap_or_else(|error| panic!("{told}: {error}"));
         let keeper = keep(&path, user, stop);
         OwnDirectory { path, user, keeper: Some(keeper) }
+    }
+
+    /// Makes a folder in it.
+    pub fn folder(&self, name: &str) -> PathBuf {
+        let path = self.path.join(name);
+        let made = DirBuilder::new().mode(0o700).create(&path);
+        let user = self.user;
+        made.and_then(|()| if user.is_ours { Ok(()) } else { chown(&path, Some(user.uid), Some(user.gid)) })
+            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        path
     }
 
     /// Adds text to a file, which is made if it does not exist.

@@ -17,6 +17,7 @@ mod digests;
 mod documentation;
 mod drivers;
 mod dump;
+mod exhaustion;
 mod explain;
 mod hardening;
 mod held_snapshot;
