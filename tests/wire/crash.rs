@@ -262,4 +262,5 @@ async fn all_that_was_acknowledged_outlives_crashes_once_and_in_place() {
         load.audit(&server, &format!("seed {SEED}, crash {crash} at step {steps}")).await;
     }
     load.conclude();
+    load.assert_all_kinds();
 }
