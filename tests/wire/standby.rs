@@ -1,6 +1,8 @@
 //! Streaming replication: a hot standby reads and verifies all there is and refuses to write, and one that takes over has
 //! all that was acknowledged.
 
+use std::process::Command;
+
 use agent_sessions_tests::{Connection, OwnCluster, assert_sqlstate, sqlstate};
 use tokio_postgres::SimpleQueryMessage;
 
@@ -176,4 +178,37 @@ async fn fences_grow_when_a_standby_takes_over() {
     let anew: i64 = client.value(&claim("s"), &[]).await;
     assert!(anew > next, "{anew} after {next}");
     say(&format!("fence {told} before the failover, {next} and {anew} after it"));
+}
+
+async fn signal(pid: i32, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status();
+    assert!(sent.is_ok_and(|sent| sent.success()), "{name} to {pid}");
+}
+
+/// A claim waits for the standby that would give its fence again, also of a client that waits for nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_is_told_when_the_standby_has_it() {
+    let (primary, _standby) = replicated().await;
+    let client = primary.client().await;
+    client.create_session("s").await;
+    wait_for_standbys(&primary, true).await;
+    let superuser = primary.superuser().await;
+    let sender: i32 = superuser.value("select pid from pg_stat_replication", &[]).await;
+    let careless = primary.client().await;
+    careless.run("set synchronous_commit = off").await;
+    signal(sender, "STOP").await;
+    // An append does not wait: the client has said so.
+    careless.append("s", "0").await;
+    let pid = careless.pid;
+    let claiming = tokio::spawn(async move {
+        careless.value::<i64>("select fence from agent_sessions.session_claim('s', '1 hour')", &[]).await
+    });
+    let waits = "select exists (select from pg_stat_activity where pid = $1 and wait_event = 'SyncRep')";
+    let mut has_waited = false;
+    while !claiming.is_finished() && !has_waited {
+        has_waited = superuser.value(waits, &[&pid]).await;
+    }
+    signal(sender, "CONT").await;
+    assert!(claiming.await.expect("a claim") > 0);
+    assert!(has_waited, "the fence was told before");
 }
