@@ -4,6 +4,7 @@
 //! for each role and database: PgBouncer before 1.21 knows no prepared statements, which the tests' client uses, and so they
 //! are at least where they were prepared. A test that needs two transactions at once does not work there.
 
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -42,7 +43,7 @@ impl Pooler {
         pooler.args(["--daemon", "--quiet", "pooler.ini"]).output().await;
         let socket = directory.path.join(format!(".s.PGSQL.{}", cluster.port));
         let deadline = Instant::now() + PATIENCE;
-        while !socket.exists() {
+        while UnixStream::connect(&socket).is_err() {
             assert!(Instant::now() < deadline, "the pooler does not listen");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

@@ -87,8 +87,8 @@ async fn assert_verifies(client: &Connection, tenant: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_arrive_by_logical_replication_are_unchanged_and_verify() {
-    let source = OwnCluster::start(&["wal_level = logical"]).await;
-    let copy = OwnCluster::start(&[]).await;
+    let source = OwnCluster::start(&["wal_level = logical", "fsync = off"]).await;
+    let copy = OwnCluster::start(&["fsync = off"]).await;
     source.install().await;
     copy.install().await;
     let (client, owner) = (source.client().await, source.owner().await);

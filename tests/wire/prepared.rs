@@ -47,7 +47,7 @@ async fn decide(server: &OwnCluster, decision: &str) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_was_prepared_outlives_a_restart_and_is_there_whole_or_not_at_all() {
-    let server = OwnCluster::start(&["max_prepared_transactions = 10"]).await;
+    let server = OwnCluster::start(&["max_prepared_transactions = 10", "fsync = off"]).await;
     server.install().await;
     let client = server.client().await;
     for (session, _) in PARTS {

@@ -15,7 +15,7 @@ use crate::roles::{FUNCTIONS, RELATIONS};
 const HARMLESS: [&str; 1] = ["tenant_use"];
 
 async fn replicated() -> (OwnCluster, OwnCluster) {
-    let primary = OwnCluster::start(&[]).await;
+    let primary = OwnCluster::start(&["fsync = off"]).await;
     primary.install().await;
     let standby = primary.standby(&[]).await;
     (primary, standby)
