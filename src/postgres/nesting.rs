@@ -1,6 +1,6 @@
 //! How deep in subtransactions and triggers the backend is.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::AssertUnwindSafe;
 
 use pgrx::pg_sys;
 
@@ -15,22 +15,33 @@ pub fn trigger_depth() -> i32 {
     unsafe { pg_sys::pg_trigger_depth(std::ptr::null_mut()) }.value() as i32
 }
 
-/// Runs `attempt` in a subtransaction, which is rolled back, its locks released, if that comes to `None` or to an ERROR.
+/// Runs `attempt` in a subtransaction, which is rolled back, its locks released, if that comes to `None`, or to an ERROR: one that
+/// were left open would leave the client's session in an aborted transaction.
 pub fn attempt<T>(attempt: impl FnOnce() -> Option<T>) -> Option<T> {
-    // SAFETY: the context and the resource owner are those of the caller again afterwards, as PL/pgSQL does it. An ERROR goes on
-    // when its subtransaction is over: PostgreSQL would take one that is left for a client's, which waits for a ROLLBACK.
+    // SAFETY: the context and the resource owner are those of the caller again afterwards, as PL/pgSQL does it.
     unsafe {
         let (context, owner) = (pg_sys::CurrentMemoryContext, pg_sys::CurrentResourceOwner);
+        let back = || {
+            pg_sys::MemoryContextSwitchTo(context);
+            pg_sys::CurrentResourceOwner = owner;
+        };
         pg_sys::BeginInternalSubTransaction(std::ptr::null());
         pg_sys::MemoryContextSwitchTo(context);
-        let result = catch_unwind(AssertUnwindSafe(attempt));
-        if matches!(result, Ok(Some(_))) {
-            pg_sys::ReleaseCurrentSubTransaction();
-        } else {
+        pgrx::PgTryBuilder::new(AssertUnwindSafe(|| {
+            let result = attempt();
+            if result.is_some() {
+                pg_sys::ReleaseCurrentSubTransaction();
+            } else {
+                pg_sys::RollbackAndReleaseCurrentSubTransaction();
+            }
+            back();
+            result
+        }))
+        .catch_others(|caught| {
             pg_sys::RollbackAndReleaseCurrentSubTransaction();
-        }
-        pg_sys::MemoryContextSwitchTo(context);
-        pg_sys::CurrentResourceOwner = owner;
-        result.unwrap_or_else(|error| resume_unwind(error))
+            back();
+            caught.rethrow()
+        })
+        .execute()
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::own_directory::{OwnDirectory, Stop};
 use super::small_disk;
-use crate::{Cluster, Connection, Program};
+use crate::{Cluster, Connection, Installation, Program};
 
 const STOP: Stop = Stop { pid_file: "data/postmaster.pid", signal: "QUIT" };
 
@@ -24,13 +24,45 @@ const SMALL: &str = "small";
 impl OwnCluster {
     /// A running server with these settings besides the default ones, each as in postgresql.conf.
     pub async fn start(settings: &[&str]) -> OwnCluster {
-        let own = OwnCluster::make().await;
-        let superuser = format!("--username={}", own.cluster.superuser);
-        let initdb = ["--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", &superuser];
-        own.program("initdb").args(initdb).output().await;
+        let own = Self::without_data().await;
+        own.init(&[]).await;
         own.configure(settings);
         own.start_again().await;
         own
+    }
+
+    /// The place of a server that has no data yet.
+    pub async fn without_data() -> OwnCluster {
+        let shared = Cluster::installed();
+        let superuser = shared.connect(&shared.superuser, "postgres").await;
+        let programs: String = superuser.value("select setting from pg_config where name = 'BINDIR'", &[]).await;
+        Self::in_a_place_of_its_own(PathBuf::from(programs))
+    }
+
+    /// The same with a copy of an installation for itself: of another version, or to install into.
+    pub async fn with_files_of(installation: &Installation) -> OwnCluster {
+        let mut own = Self::in_a_place_of_its_own(PathBuf::new());
+        let (user, directory) = (own.directory.user, own.directory.path.clone());
+        let files = directory.join("pg").display().to_string();
+        Program::new(Path::new("mkdir")).run_as(user, &directory).args([&files]).output().await;
+        let unpack = Program::new(Path::new("tar")).run_as(user, &directory);
+        // Through a pipe, since the server's user may be unable to enter the folder that they come from.
+        unpack.args(["-x", "-C", &files]).input(installation.packed().await).output().await;
+        own.programs = installation.programs_below(Path::new(&files));
+        own
+    }
+
+    fn in_a_place_of_its_own(programs: PathBuf) -> OwnCluster {
+        let directory = OwnDirectory::make(STOP);
+        let cluster = directory.listener(&Cluster::installed().superuser);
+        OwnCluster { cluster, directory, programs, small_disk: None }
+    }
+
+    /// Makes its data directory.
+    pub async fn init(&self, arguments: &[&str]) {
+        let superuser = format!("--username={}", self.cluster.superuser);
+        let initdb = ["--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", &superuser];
+        self.program("initdb").args(initdb).args(arguments).output().await;
     }
 
     /// A running server with a tablespace `small` on a disk of that size, as tmpfs takes it; `None` where no disk can be mounted.
@@ -39,7 +71,7 @@ impl OwnCluster {
             return None;
         }
         let mut own = OwnCluster::start(&["fsync = off"]).await;
-        own.shut_down().await;
+        own.stop().await;
         let place = own.directory.folder(SMALL);
         own.small_disk = Some(size);
         own.start_again().await;
@@ -74,13 +106,13 @@ impl OwnCluster {
         self.cluster.connect(Self::OWNER, Self::DATABASE).await
     }
 
-    pub async fn client(&self) -> Connection {
+    pub async fn app_client(&self) -> Connection {
         self.cluster.connect(Self::CLIENT, Self::DATABASE).await
     }
 
     /// A running hot standby of this server, which keeps its settings and takes these besides.
     pub async fn standby(&self, settings: &[&str]) -> OwnCluster {
-        let standby = OwnCluster::make().await;
+        let standby = Self::without_data().await;
         let Cluster { host, port, superuser } = &self.cluster;
         let source = format!("--dbname=host={host} port={port} user={superuser}");
         let copy = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync", &source];
@@ -104,15 +136,15 @@ impl OwnCluster {
 
     /// Stops the server as a crash does: nothing is written any more, and the next start recovers.
     pub async fn crash(&self) {
-        self.stop("immediate").await;
+        self.end("immediate").await;
     }
 
     /// Stops the server in order.
-    pub async fn shut_down(&self) {
-        self.stop("fast").await;
+    pub async fn stop(&self) {
+        self.end("fast").await;
     }
 
-    async fn stop(&self, mode: &str) {
+    async fn end(&self, mode: &str) {
         self.program("pg_ctl").args(["--mode", mode, "--wait", "stop"]).output().await;
     }
 
@@ -132,26 +164,40 @@ impl OwnCluster {
         assert!(started.success, "the server does not start: {}\n{}", started.stderr, said());
     }
 
-    /// The files of a server to be, and where it will listen.
-    async fn make() -> OwnCluster {
-        let shared = Cluster::installed();
-        let superuser = shared.connect(&shared.superuser, "postgres").await;
-        let programs: String = superuser.value("select setting from pg_config where name = 'BINDIR'", &[]).await;
-        let directory = OwnDirectory::make(STOP);
-        let cluster = directory.listener(&shared.superuser);
-        OwnCluster { cluster, directory, programs: PathBuf::from(programs), small_disk: None }
-    }
-
-    fn program(&self, name: &str) -> Program {
+    /// One of its programs that work on its data directory.
+    pub fn program(&self, name: &str) -> Program {
         let program = Program::new(&self.programs.join(name));
         program.run_as(self.directory.user, &self.directory.path).args(["-D", &self.data()])
     }
 
-    fn data(&self) -> String {
+    /// One of its programs that connect to it.
+    pub fn client(&self, name: &str, role: &str, database: &str) -> Program {
+        let program = Program::new(&self.programs.join(name)).run_as(self.directory.user, &self.directory.path);
+        program.connecting(&self.cluster, role, database)
+    }
+
+    /// Where its programs are.
+    pub fn programs(&self) -> &Path {
+        &self.programs
+    }
+
+    /// Where it and all its files are; the OS user of servers owns it.
+    pub fn directory(&self) -> &Path {
+        &self.directory.path
+    }
+
+    pub fn data(&self) -> String {
         self.directory.path.join("data").display().to_string()
     }
 
-    fn configure(&self, settings: &[&str]) {
+    /// Puts an empty file into the data directory, as recovery is asked for.
+    pub fn signal(&self, name: &str) {
+        let file = self.directory.path.join("data").join(name);
+        std::fs::write(&file, "").unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    }
+
+    /// Appends settings, each as in postgresql.conf, and its own address.
+    pub fn configure(&self, settings: &[&str]) {
         let Cluster { host, port, .. } = &self.cluster;
         let mut lines = format!("listen_addresses = ''\nunix_socket_directories = '{host}'\nport = {port}\n");
         settings.iter().for_each(|setting| lines.extend([setting, "\n"]));

@@ -35,7 +35,7 @@ async fn server() -> OwnCluster {
 async fn after_a_crash(server: &OwnCluster) -> Connection {
     server.crash().await;
     server.start_again().await;
-    server.client().await
+    server.app_client().await
 }
 
 pub fn say(line: &str) {
@@ -95,7 +95,7 @@ async fn a_fence_that_was_told_is_not_given_again_after_a_crash() {
     {
         careless.prepare(&server).await;
         for round in 0..rounds {
-            let client = server.client().await;
+            let client = server.app_client().await;
             // The sequence is written down once in 32 fences: each round ends elsewhere in that.
             for _ in 0..random.below(40) {
                 careless.claim(&client, "s").await;
@@ -120,7 +120,7 @@ async fn a_fence_that_was_told_is_not_given_again_after_a_crash() {
             end_lease(&client, &session).await;
         }
     }
-    let kept: i64 = server.client().await.value("select count(*) from app.told", &[]).await;
+    let kept: i64 = server.app_client().await.value("select count(*) from app.told", &[]).await;
     say(&format!(
         "crashes took {} of {careless_rows} rows that did not wait for the disk, and no fence",
         careless_rows - kept
@@ -145,7 +145,7 @@ const STREAM_ROUNDS: usize = 6;
 async fn a_crash_takes_chunks_that_are_not_durable_and_nothing_else() {
     let server = server().await;
     let mut random = Random(2);
-    let mut client = server.client().await;
+    let mut client = server.app_client().await;
     client.create_session("s").await;
     let (mut entries, mut sent, mut lost) = (0, 0, 0);
     for round in 0..STREAM_ROUNDS {
@@ -220,14 +220,14 @@ async fn rows_that_a_statement_writes_beside_a_chunk_outlive_a_crash() {
              grant execute on all functions in schema app to {CLIENT}"
         ))
         .await;
-    let client = server.client().await;
+    let client = server.app_client().await;
     client.create_session("s").await;
     client.run("select agent_sessions.session_append('s', '\"\"', open => true)").await;
     let simple = BESIDE.iter().map(|(sql, _)| (*sql, false));
     let extended = BESIDE.iter().filter(|(_, extended)| *extended).map(|(sql, _)| (*sql, true));
     let mut lost = Vec::new();
     for (number, (statement, is_extended)) in simple.chain(extended).enumerate() {
-        let client = server.client().await;
+        let client = server.app_client().await;
         let next: i64 = client.value("select count(*) from agent_sessions.session_delta", &[]).await;
         let call = format!("agent_sessions.session_delta('s', 0, {next}, 'x', durable => false)");
         let sql = statement.replace("$delta", "select $call").replace("$call", &call);

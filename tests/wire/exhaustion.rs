@@ -42,7 +42,7 @@ async fn a_server_goes_on_when_a_backend_is_out_of_memory() {
              grant select on public.big to public",
         )
         .await;
-    let other = server.client().await;
+    let other = server.app_client().await;
     other
         .run(
             "select count(*) from (select agent_sessions.session_append_batch('long', batch, on_missing => 'create') from public.big) b;
@@ -58,7 +58,7 @@ async fn a_server_goes_on_when_a_backend_is_out_of_memory() {
     let mut refused: BTreeMap<&str, [usize; 2]> = BTreeMap::new();
     for call in CALLS {
         for growth in [1 << 18, 1 << 20, 1 << 22, 1 << 24, 40 << 20] {
-            let client = server.client().await;
+            let client = server.app_client().await;
             // The library, the plans and the stack are there before memory is short.
             client.run(WARM).await;
             client.run("begin").await;
@@ -103,7 +103,7 @@ async fn a_full_disk_takes_nothing_half() {
         return say("a full disk: skipped, no disk can be mounted here");
     };
     server.install().await;
-    let client = server.client().await;
+    let client = server.app_client().await;
     // Of another database, whose catalogs have room when the table goes.
     let filler = server.cluster.connect(&server.cluster.superuser, "postgres").await;
     filler.run("create table public.filler (x text) tablespace small").await;

@@ -91,7 +91,7 @@ async fn rows_that_arrive_by_logical_replication_are_unchanged_and_verify() {
     let copy = OwnCluster::start(&["fsync = off"]).await;
     source.install().await;
     copy.install().await;
-    let (client, owner) = (source.client().await, source.owner().await);
+    let (client, owner) = (source.app_client().await, source.owner().await);
     // One tenant comes by the first copy of the tables, one change by change.
     write(&client, "first").await;
     client.run("select agent_sessions.audit_append('before', stream => 'tracked')").await;
@@ -103,7 +103,7 @@ async fn rows_that_arrive_by_logical_replication_are_unchanged_and_verify() {
     subscriber.run(&format!("create subscription everything connection '{connect}' publication everything")).await;
     let publisher = source.superuser().await;
     until_the_same(&publisher, &subscriber).await;
-    let reader = copy.client().await;
+    let reader = copy.app_client().await;
     assert_verifies(&reader, "first").await;
 
     client.run("select agent_sessions.audit_track('all', true)").await;

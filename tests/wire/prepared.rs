@@ -29,7 +29,7 @@ async fn prepared(client: &Connection) {
 
 /// Whoever wants one of the sessions waits for the decision.
 async fn assert_held(server: &OwnCluster) {
-    let rival = server.client().await;
+    let rival = server.app_client().await;
     rival.run("set lock_timeout = '50 ms'").await;
     for (session, _) in PARTS {
         assert_sqlstate!(rival.try_append(session, "1").await, "55P03");
@@ -39,7 +39,7 @@ async fn assert_held(server: &OwnCluster) {
 }
 
 async fn decide(server: &OwnCluster, decision: &str) {
-    let client = server.client().await;
+    let client = server.app_client().await;
     for (session, _) in PARTS {
         client.run(&format!("{decision} prepared '{session}'")).await;
     }
@@ -49,17 +49,17 @@ async fn decide(server: &OwnCluster, decision: &str) {
 async fn what_was_prepared_outlives_a_restart_and_is_there_whole_or_not_at_all() {
     let server = OwnCluster::start(&["max_prepared_transactions = 10", "fsync = off"]).await;
     server.install().await;
-    let client = server.client().await;
+    let client = server.app_client().await;
     for (session, _) in PARTS {
         client.run(&format!("select agent_sessions.session_append('{session}', '0', on_missing => 'create')")).await;
     }
 
     prepared(&client).await;
-    server.shut_down().await;
+    server.stop().await;
     server.start_again().await;
     assert_held(&server).await;
     decide(&server, "rollback").await;
-    let client = server.client().await;
+    let client = server.app_client().await;
     for (session, _) in PARTS {
         client.assert_dense(session, 1).await;
         assert_eq!(client.append(session, "1").await, 1);
@@ -74,7 +74,7 @@ async fn what_was_prepared_outlives_a_restart_and_is_there_whole_or_not_at_all()
     server.start_again().await;
     assert_held(&server).await;
     decide(&server, "commit").await;
-    let client = server.client().await;
+    let client = server.app_client().await;
     client.assert_dense("appended", 5).await;
     let text = "select delta_text from agent_sessions.session_history('appended') where open";
     assert_eq!(client.value::<String>(text, &[]).await, "x");

@@ -77,9 +77,9 @@ async fn rows(connection: &Connection, sql: &str) -> Result<Vec<Vec<Option<Strin
 #[tokio::test(flavor = "multi_thread")]
 async fn a_standby_reads_and_verifies_everything_and_writes_nothing() {
     let (primary, standby) = replicated().await;
-    primary.client().await.run(CONTENT).await;
+    primary.app_client().await.run(CONTENT).await;
     // A binding that is made while the standby has already read the bindings.
-    let bound = standby.client().await;
+    let bound = standby.app_client().await;
     bound.run("select agent_sessions.tenant_use('other')").await;
     primary.owner().await.run("select agent_sessions.tenant_bind('app_client', '')").await;
     catch_up(&primary, &standby).await;
@@ -118,7 +118,7 @@ async fn a_standby_reads_and_verifies_everything_and_writes_nothing() {
     }
 
     // Whoever may read there reads here, and plain SQL writes nothing either.
-    let client = standby.client().await;
+    let client = standby.app_client().await;
     for session in ["s", "branch", "trimmed"] {
         let verdict = client.verify(session).await;
         assert!(verdict.ok && verdict.entries > 0, "{session}: {verdict:?}");
@@ -163,7 +163,7 @@ async fn fences_grow_when_a_standby_takes_over() {
     let mut random = Random(SEED);
     let mut told = 0;
     let claim = |session: &str| format!("select fence from agent_sessions.session_claim('{session}', '1 hour')");
-    let client = primary.client().await;
+    let client = primary.app_client().await;
     for _ in 0..20 + random.below(60) {
         told = client.value::<i64>(&claim("s"), &[]).await;
         client.run("select agent_sessions.session_break_lease('s')").await;
@@ -171,7 +171,7 @@ async fn fences_grow_when_a_standby_takes_over() {
     primary.crash().await;
     standby.promote().await;
     wait_for_standbys(&standby, false).await;
-    let client = standby.client().await;
+    let client = standby.app_client().await;
     let next: i64 = client.value(&claim("s"), &[]).await;
     assert!(next > told, "{next} after {told}");
     client.run("select agent_sessions.session_break_lease('s'); select agent_sessions.session_delete('s')").await;
@@ -189,12 +189,12 @@ async fn signal(pid: i32, name: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_fence_is_told_when_the_standby_has_it() {
     let (primary, _standby) = replicated().await;
-    let client = primary.client().await;
+    let client = primary.app_client().await;
     client.create_session("s").await;
     wait_for_standbys(&primary, true).await;
     let superuser = primary.superuser().await;
     let sender: i32 = superuser.value("select pid from pg_stat_replication", &[]).await;
-    let careless = primary.client().await;
+    let careless = primary.app_client().await;
     careless.run("set synchronous_commit = off").await;
     signal(sender, "STOP").await;
     // An append does not wait: the client has said so.

@@ -85,7 +85,7 @@ impl Load {
         let shared = Arc::new(Shared { ledger, left: AtomicUsize::new(steps), is_time: Notify::new() });
         let mut connections = Vec::new();
         for _ in &self.clients {
-            connections.push(Some(server.client().await));
+            connections.push(Some(server.app_client().await));
         }
         let working = together(connections.len(), |number| {
             let client = self.clients[number].take().expect("it has come back");
