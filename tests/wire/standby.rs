@@ -104,7 +104,8 @@ async fn a_standby_reads_and_verifies_everything_and_writes_nothing() {
         } else {
             readers += 1;
             let found = rows(&here, &call).await.unwrap_or_else(|error| panic!("{call}: {error:?}"));
-            let is_of_now = call.contains("now()");
+            // The clock, and the doctor's view of the server, are each server's own.
+            let is_of_now = call.contains("now()") || function.name.starts_with("doctor");
             assert!(is_of_now || found == rows(&there, &call).await.expect("it reads"), "{call}: {found:?}");
         }
     }
