@@ -17,14 +17,17 @@ impl Function {
         let from = if self.caller == Level::Nobody { "" } else { "* from " };
         format!("select {from}agent_sessions.{}({})", self.name, given.join(", "))
     }
+
+    /// The call with the values that are accepted.
+    pub fn usual_call(&self, role: &str) -> String {
+        self.call(|_, value| value.replace("{role}", role))
+    }
 }
 
 /// A call of each function with all of its arguments.
 pub fn attempts(role: &str) -> Vec<Attempt> {
-    let called = |function: &Function| {
-        let call = function.call(|_, value| value.replace("{role}", role));
-        Attempt::new(format!("`{}`", function.name), call, function.caller)
-    };
+    let called =
+        |function: &Function| Attempt::new(format!("`{}`", function.name), function.usual_call(role), function.caller);
     FUNCTIONS.iter().map(called).collect()
 }
 
