@@ -24,6 +24,8 @@ remove_clusters() {
 "$scripts/setup.sh" test "$major"
 "$scripts/install.sh" "$major"
 "$scripts/install.sh" "$major" in-backend
+older=$(older_server "$major")
+[ -z "$older" ] || "$scripts/install.sh" "$older"
 
 # make sends a second signal after the first; it must not end the clean-up.
 trap 'trap "" INT TERM HUP; remove_clusters' EXIT
@@ -40,6 +42,8 @@ export AGENT_SESSIONS_HOST=$PGHOST AGENT_SESSIONS_PORT=$PGPORT AGENT_SESSIONS_SU
 export AGENT_SESSIONS_PG=$major
 AGENT_SESSIONS_BIN=$(server_tree "$major")/bin
 export AGENT_SESSIONS_BIN
+# The tests that come from an older major version say so when there is none.
+export AGENT_SESSIONS_OLDER_BIN=${older:+$(server_tree "$older")/bin}
 # The tests name the server they mean; nothing may fall back to these.
 unset PGHOST PGPORT PGUSER
 "$scripts/run_tests.sh" "$@"

@@ -10,10 +10,12 @@ die() {
     exit 1
 }
 
+has_debian_server() { [ -x "/usr/lib/postgresql/$1/bin/postgres" ] && [ -e "/usr/include/postgresql/$1/server/postgres.h" ]; }
+
 # The server is Debian's where its program and its headers are installed. Else 16 and 18 come from PyPI.
 server_source() {
     local major=$1
-    if [ -x "/usr/lib/postgresql/$major/bin/postgres" ] && [ -e "/usr/include/postgresql/$major/server/postgres.h" ]; then
+    if has_debian_server "$major"; then
         echo debian
         return
     fi
@@ -22,6 +24,18 @@ server_source() {
         15 | 17) echo debian ;;
         *) die "PG=$major is not supported: use PG=15, 16, 17 or 18" ;;
     esac
+}
+
+# The oldest major version before MAJOR that is installed here, for the tests that come from one; nothing without one.
+older_server() {
+    local older
+    for older in 15 16 17; do
+        [ "$older" -lt "$1" ] || break
+        if has_debian_server "$older"; then
+            echo "$older"
+            break
+        fi
+    done
 }
 
 # server_tree NAME, where NAME is a major version, or that and "-in-backend".

@@ -72,8 +72,8 @@ const AUDITED: &[&str] = &[
 ];
 
 /// What an admin needs besides.
-const ADMIN: &[&str] =
-    &["execute on function agent_sessions.session_break_lease, agent_sessions.audit_track, agent_sessions.audit_prune"];
+const ADMIN: &[&str] = &["execute on function agent_sessions.session_break_lease, agent_sessions.audit_track, \
+     agent_sessions.audit_prune, agent_sessions.doctor"];
 
 /// The privileges of a level. A reader sees the sessions, an auditor the audit trail too; a writer writes both; an admin may break
 /// a lease, and says what is tracked and pruned.

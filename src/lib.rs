@@ -1,7 +1,8 @@
 //! The engine of `agent_sessions`: the rules, as triggers, and the functions that are the fast way to them.
 //!
 //! An append reads straight down: `append` checks its arguments, `log` locks the head and finds the tail, `item` knows what
-//! an item_id stands for, `head` admits the lease, `log` inserts, and the trigger in `item_rule` links the entry.
+//! an item_id stands for, `head` admits the lease, `log` has `item_rule` link the entry, as the trigger there does for every
+//! statement, and writes it.
 //!
 //! A page reads as straight: `history` checks its arguments, `lineage` says whose entries the log is made of, `changes` what
 //! later entries say about them.
@@ -15,6 +16,7 @@ mod change;
 mod changes;
 mod deletion;
 mod delta;
+mod doctor;
 mod draft;
 mod erase;
 mod family;
@@ -108,6 +110,7 @@ export! {
         access::access_force_rls as "access_force_rls",
         version::schema_version as "schema_version",
         version::schema_require as "schema_require",
+        doctor::doctor as "doctor",
 }
 
 export! {
@@ -155,5 +158,12 @@ pgrx::extension_sql_file!("../sql/audit_read.sql", name = "audit_read", requires
 pgrx::extension_sql_file!("../sql/audit_anchor.sql", name = "audit_anchor", requires = ["audit_read"]);
 pgrx::extension_sql_file!("../sql/access.sql", name = "access", requires = ["audit_anchor"]);
 pgrx::extension_sql_file!("../sql/version.sql", name = "version", requires = ["access"]);
-pgrx::extension_sql_file!("../sql/ownership.sql", name = "ownership", requires = ["version"]);
-pgrx::extension_sql_file!("../sql/dump.sql", name = "dump", requires = ["ownership"], finalize);
+pgrx::extension_sql_file!("../sql/catalog.sql", name = "catalog", requires = ["version"]);
+pgrx::extension_sql_file!("../sql/doctor_catalog.sql", name = "doctor_catalog", requires = ["catalog"]);
+pgrx::extension_sql_file!("../sql/doctor_access.sql", name = "doctor_access", requires = ["doctor_catalog"]);
+pgrx::extension_sql_file!("../sql/doctor_data.sql", name = "doctor_data", requires = ["doctor_access"]);
+pgrx::extension_sql_file!("../sql/doctor_server.sql", name = "doctor_server", requires = ["doctor_data"]);
+pgrx::extension_sql_file!("../sql/doctor.sql", name = "doctor", requires = ["doctor_server"]);
+pgrx::extension_sql_file!("../sql/ownership.sql", name = "ownership", requires = ["doctor"]);
+pgrx::extension_sql_file!("../sql/dump.sql", name = "dump", requires = ["ownership"]);
+pgrx::extension_sql_file!("../sql/installed.sql", name = "installed", requires = ["dump"], finalize);

@@ -23,16 +23,20 @@
 //! - `assert_one_winner(results, "SE007", &detail)` returns the one success; every other result has that code and DETAIL.
 //! - `db.program("pg_dump", Role::Owner)` is a command of the server's own version with host, port, user and database set.
 //! - `OwnCluster::start(&[])` is a server of the test's own, to `crash()` and `start_again()`; all else is on the shared one.
+//! - `OwnCluster::with_files_of(&Installation::under_test())` has files of its own, to install other versions' scripts into.
+//! - `Catalogue::of(&connection)` is all that the catalogue says of the extension; two of them tell their `differences`.
 //! - `transcripts()` are the NDJSON files under test: real ones beside the clone if present, else the project's examples.
 //! - A test holds at most 30 connections, since all tests share one server.
 
 mod support {
     pub mod admin;
     pub mod branch;
+    pub mod catalogue;
     pub mod cluster;
     pub mod connection;
     pub mod database;
     pub mod errors;
+    pub mod installation;
     pub mod own_cluster;
     pub mod program;
     pub mod race;
@@ -43,10 +47,12 @@ mod support {
 }
 
 pub use support::branch::{Branch, Branched};
+pub use support::catalogue::{About, Catalogue};
 pub use support::cluster::{Cluster, setting};
 pub use support::connection::Connection;
 pub use support::database::{Database, Role};
 pub use support::errors::{detail, sqlstate};
+pub use support::installation::Installation;
 pub use support::own_cluster::OwnCluster;
 pub use support::program::{Program, Ran};
 pub use support::race::assert_one_winner;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 
-use crate::{Cluster, Program};
+use crate::{Cluster, Installation, Program};
 
 /// Where the first server listens; each has a socket of its own, so that this only tells them apart.
 const FIRST_PORT: u16 = 5600;
@@ -65,22 +65,50 @@ impl OsUser {
 impl OwnCluster {
     /// A running server with these settings besides the default ones, each as in postgresql.conf.
     pub async fn start(settings: &[&str]) -> OwnCluster {
-        let shared = Cluster::installed();
-        let superuser = shared.connect(&shared.superuser, "postgres").await;
-        let programs: String = superuser.value("select setting from pg_config where name = 'BINDIR'", &[]).await;
-        let programs = PathBuf::from(programs);
-        let user = OsUser::of_servers(&shared);
-        let directory = make_directory(user);
-        let keeper = keep(&directory, user);
-        let cluster =
-            Cluster { host: directory.display().to_string(), port: next_port(), superuser: shared.superuser.clone() };
-        let own = OwnCluster { cluster, directory, programs, user, keeper: Some(keeper) };
-        let superuser = format!("--username={}", own.cluster.superuser);
-        let initdb = ["--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", &superuser];
-        own.program("initdb").args(initdb).output().await;
+        let own = Self::without_data().await;
+        own.init(&[]).await;
         own.configure(settings);
         own.start_again().await;
         own
+    }
+
+    /// The place of a server that has no data yet.
+    pub async fn without_data() -> OwnCluster {
+        let shared = Cluster::installed();
+        let superuser = shared.connect(&shared.superuser, "postgres").await;
+        let programs: String = superuser.value("select setting from pg_config where name = 'BINDIR'", &[]).await;
+        Self::in_a_place_of_its_own(shared, PathBuf::from(programs))
+    }
+
+    /// The same with a copy of an installation for itself: of another version, or to install into.
+    pub async fn with_files_of(installation: &Installation) -> OwnCluster {
+        let mut own = Self::in_a_place_of_its_own(Cluster::installed(), PathBuf::new());
+        let files = own.directory.join("pg").display().to_string();
+        Program::new(Path::new("mkdir")).run_as(own.user, &own.directory).args([&files]).output().await;
+        let unpack = Program::new(Path::new("tar")).run_as(own.user, &own.directory);
+        // Through a pipe, since the server's user may be unable to enter the folder that they come from.
+        unpack.args(["-x", "-C", &files]).input(installation.packed().await).output().await;
+        own.programs = installation.programs_below(Path::new(&files));
+        own
+    }
+
+    fn in_a_place_of_its_own(shared: Cluster, programs: PathBuf) -> OwnCluster {
+        let user = OsUser::of_servers(&shared);
+        let directory = make_directory(user);
+        let keeper = keep(&directory, user);
+        let cluster = Cluster { host: directory.display().to_string(), port: next_port(), superuser: shared.superuser };
+        OwnCluster { cluster, directory, programs, user, keeper: Some(keeper) }
+    }
+
+    /// Makes its data directory.
+    pub async fn init(&self, arguments: &[&str]) {
+        let superuser = format!("--username={}", self.cluster.superuser);
+        let initdb = ["--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync", &superuser];
+        self.program("initdb").args(initdb).args(arguments).output().await;
+    }
+
+    pub async fn stop(&self) {
+        self.program("pg_ctl").args(["--mode=fast", "--wait", "stop"]).output().await;
     }
 
     /// Stops the server as a crash does: nothing is written any more, and the next start recovers.
@@ -96,12 +124,39 @@ impl OwnCluster {
         assert!(started.success, "the server does not start: {}\n{}", started.stderr, said());
     }
 
-    fn program(&self, name: &str) -> Program {
-        let data = self.directory.join("data").display().to_string();
-        Program::new(&self.programs.join(name)).run_as(self.user, &self.directory).args(["-D", &data])
+    /// One of its programs that work on its data directory.
+    pub fn program(&self, name: &str) -> Program {
+        Program::new(&self.programs.join(name)).run_as(self.user, &self.directory).args(["-D", &self.data()])
     }
 
-    fn configure(&self, settings: &[&str]) {
+    /// One of its programs that connect to it.
+    pub fn client(&self, name: &str, role: &str, database: &str) -> Program {
+        let program = Program::new(&self.programs.join(name)).run_as(self.user, &self.directory);
+        program.connecting(&self.cluster, role, database)
+    }
+
+    /// Where its programs are.
+    pub fn programs(&self) -> &Path {
+        &self.programs
+    }
+
+    /// Where it and all its files are; the OS user of servers owns it.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    pub fn data(&self) -> String {
+        self.directory.join("data").display().to_string()
+    }
+
+    /// Puts an empty file into the data directory, as recovery is asked for.
+    pub fn signal(&self, name: &str) {
+        let file = self.directory.join("data").join(name);
+        std::fs::write(&file, "").unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    }
+
+    /// Appends settings, each as in postgresql.conf, and its own address.
+    pub fn configure(&self, settings: &[&str]) {
         let file = self.directory.join("data/postgresql.conf");
         let directory = self.directory.display();
         let mut lines =

@@ -45,12 +45,17 @@ impl Program {
     }
 
     /// Gives the program libpq's variables for this database and role.
-    pub fn pointed_at(mut self, db: &Database, role: Role) -> Self {
+    pub fn pointed_at(self, db: &Database, role: Role) -> Self {
+        self.connecting(&db.cluster, &db.role_name(&role), &db.name)
+    }
+
+    /// The same for any server, role and database.
+    pub fn connecting(mut self, cluster: &Cluster, user: &str, database: &str) -> Self {
         self.command
-            .env("PGHOST", &db.cluster.host)
-            .env("PGPORT", db.cluster.port.to_string())
-            .env("PGUSER", db.role_name(&role))
-            .env("PGDATABASE", &db.name);
+            .env("PGHOST", &cluster.host)
+            .env("PGPORT", cluster.port.to_string())
+            .env("PGUSER", user)
+            .env("PGDATABASE", database);
         self
     }
 

@@ -304,7 +304,7 @@ async fn assert_no_orphans(connection: &Connection) {
 
 /// One tenant's sessions of every kind that a dump has to carry: branches of branches, what was trimmed, erased, hidden or
 /// streamed, leases, sub-sessions, and branches that inherit nothing.
-const FOREST: &str = r#"
+pub(crate) const FOREST: &str = r#"
     create function pg_temp.items(first integer, last integer) returns json language sql as $$
       select json_agg(json_build_object('payload', json_build_object('n', n), 'item_id', 'item ' || n, 'tag', 'tag ' || n % 3))
       from generate_series(first, last) n $$;
@@ -416,12 +416,12 @@ const FOREST: &str = r#"
     select agent_sessions.session_delete('gone', lease => (select lease from agent_sessions.session_claim('gone', '1 minute')));
     drop function pg_temp.items"#;
 
-const TENANTS: [&str; 2] = ["", "acme"];
+pub(crate) const TENANTS: [&str; 2] = ["", "acme"];
 
 /// A session that is not hidden, with where its log ends.
 #[derive(Clone, Debug, PartialEq)]
-struct Known {
-    tenant: String,
+pub(crate) struct Known {
+    pub(crate) tenant: String,
     agent_id: String,
     session_id: String,
     next_position: i64,
@@ -457,8 +457,8 @@ async fn grown(name: &str) -> (Database, Forest) {
 const LEASES: &str =
     "select count(*) from agent_sessions.session where num_nonnulls(lease_digest, lease_holder, lease_expires_at) > 0";
 
-async fn forest(db: &Database) -> Forest {
-    let superuser = db.superuser().await;
+/// Every session that is not hidden.
+pub(crate) async fn known(superuser: &Connection) -> Vec<Known> {
     let heads = "select tenant, agent_id, session_id, next_position from agent_sessions.session_head order by 1, 2, 3";
     let rows = superuser.query(heads, &[]).await.expect("the heads");
     let known = |row: &tokio_postgres::Row| Known {
@@ -467,7 +467,11 @@ async fn forest(db: &Database) -> Forest {
         session_id: row.get(2),
         next_position: row.get(3),
     };
-    let sessions = rows.iter().map(known).collect();
+    rows.iter().map(known).collect()
+}
+
+/// What the readers show of every session, and what its chain says.
+pub(crate) async fn shown(superuser: &Connection) -> Vec<String> {
     // Aggregates keep the order in which a reader returns its rows.
     let shown = "
         select concat_ws(' ', s.tenant, s.agent_id, s.session_id, s.branched_from, s.parent_session_id, s.fork_position, v.entries, v.redacted, v.reason,
@@ -480,7 +484,13 @@ async fn forest(db: &Database) -> Forest {
           lateral agent_sessions.session_verify(s.session_id, agent_id => s.agent_id, tenant => s.tenant) v
         order by s.tenant, s.agent_id, s.session_id";
     let rows = superuser.query(shown, &[]).await.expect("what the readers show");
-    let shown = rows.iter().map(|row| row.get(0)).collect();
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+async fn forest(db: &Database) -> Forest {
+    let superuser = db.superuser().await;
+    let sessions = known(&superuser).await;
+    let shown = shown(&superuser).await;
     let kinds = "
         select 'hidden session', count(*) from agent_sessions.session where deleted_at is not null
         union all select 'hidden sub-session', count(*) from agent_sessions.session where deleted_at is not null and parent_sid is not null
@@ -506,7 +516,7 @@ async fn forest(db: &Database) -> Forest {
 
 impl Known {
     /// The session can be claimed, written and branched, and the branch as well.
-    async fn assert_goes_on(&self, writer: &Connection, last_fence: i64, how: &str) {
+    pub(crate) async fn assert_goes_on(&self, writer: &Connection, last_fence: i64, how: &str) {
         let told = format!("{how}: {self:?}");
         writer
             .run(&format!(

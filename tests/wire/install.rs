@@ -1,9 +1,7 @@
 //! Installing: by a role that is no superuser, into a schema of its own, in a database of the right encoding, again after
-//! a DROP, and by many at once.
+//! a DROP.
 
-use std::sync::Arc;
-
-use agent_sessions_tests::{Connection, Database, Role, assert_sqlstate, detail, together};
+use agent_sessions_tests::{Connection, Database, Role, assert_sqlstate, detail};
 
 async fn installed(connection: &Connection) -> i64 {
     connection.value("select count(*) from pg_extension where extname = 'agent_sessions'", &[]).await
@@ -221,28 +219,4 @@ async fn the_version_is_told_and_required() {
             assert_eq!(detail(&error)["argument"], argument, "{malformed:?}");
         }
     }
-}
-
-/// CREATE EXTENSION IF NOT EXISTS alone is a race; under a lock of the transaction's it is none.
-#[tokio::test(flavor = "multi_thread")]
-async fn many_install_it_at_once() {
-    let db = Database::empty("install_race").await;
-    let owners: Vec<_> = db.connections(Role::Owner, 16).await.into_iter().map(Arc::new).collect();
-    let results = together(owners.len(), |number| {
-        let owner = owners[number].clone();
-        async move {
-            owner
-                .batch_execute(
-                    "begin; select pg_advisory_xact_lock(hashtext('agent_sessions'));
-                     create extension if not exists agent_sessions; commit",
-                )
-                .await
-        }
-    })
-    .await;
-    for result in results {
-        result.expect("none fails");
-    }
-    assert_eq!(installed(&owners[0]).await, 1);
-    work(&owners[1], "s").await;
 }
