@@ -41,6 +41,7 @@ mod column {
     pub const CONTENT_DIGEST: usize = 13;
     pub const DIGEST: usize = 14;
     pub const CREATED_AT: usize = 15;
+    pub const IMPORTED_AT: usize = 16;
 
     /// Their types.
     pub const TYPES: &[Oid] = &[
@@ -59,6 +60,7 @@ mod column {
         UUIDOID,
         BYTEAOID,
         BYTEAOID,
+        TIMESTAMPTZOID,
         TIMESTAMPTZOID,
     ];
 }
@@ -116,6 +118,8 @@ fn write<'a>(spi: &Spi, sid: i64, mut row: Tuple<'a>) -> Returns<'a> {
         row.clear(column::CREATED_AT);
         row.clear(column::SALT);
     }
+    // A row that the log chains itself is none that was brought.
+    row.clear(column::IMPORTED_AT);
     let Some(log) = Head::lock_by_sid(spi, sid).and_then(|head| Log::of(spi, head)) else {
         return Err(head::unknown(sid));
     };
@@ -341,7 +345,7 @@ pub fn on_item_change<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
 /// Whether an update leaves of a row all but its content, and an erase entry of its log says so.
 fn is_erased(old: &Tuple, new: &Tuple) -> bool {
     use column::*;
-    let words = [SID, POSITION, TARGET, CREATED_AT];
+    let words = [SID, POSITION, TARGET, CREATED_AT, IMPORTED_AT];
     let bytes = [TENANT, AGENT_ID, OP, KIND, ITEM_ID, TAG, AUTHOR, CONTENT_DIGEST, DIGEST];
     let same = words.iter().all(|&column| new.same_word(old, column))
         && bytes.iter().all(|&column| new.same_bytes(old, column));

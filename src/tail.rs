@@ -39,11 +39,13 @@ impl Tail {
 
     fn read(spi: &Spi, see: See, head: &Head) -> Option<Tail> {
         let rows = LAST.run(spi, see, &[Some(Datum::from(head.sid))]);
-        let Some(row) = rows.first() else {
-            let base = Base::of(spi, see, head.sid)?;
-            return Some(Tail { next_position: base.position, previous: base.previous });
+        let tail = match rows.first() {
+            Some(row) => Tail { next_position: row.int8(0)? + 1, previous: row.bytes(1).and_then(value::digest)? },
+            None => {
+                let base = Base::of(spi, see, head.sid)?;
+                Tail { next_position: base.position, previous: base.previous }
+            }
         };
-        let tail = Tail { next_position: row.int8(0)? + 1, previous: row.bytes(1).and_then(value::digest)? };
         if head.origin.is_flattened() && head.origin.fork_position == Some(tail.next_position) {
             let (_, previous) = Base::of(spi, see, head.sid)?.rejoin?;
             return Some(Tail { previous, ..tail });

@@ -4,4 +4,4 @@ mod check;
 mod line;
 
 pub use check::{Check, Checked};
-pub use line::{Ancestor, Chunk, End, Entry, Format, Hex, Line, Session, Text, Time};
+pub use line::{Ancestor, Chunk, End, Entry, Format, Hex, Line, Session, Sum, Text, Time};

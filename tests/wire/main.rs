@@ -1,5 +1,6 @@
 //! All tests over the wire, in one binary: they share the template database that the harness makes once.
 
+mod archive;
 mod audit;
 mod audit_proof;
 mod bad_input;

@@ -1,15 +1,17 @@
 //! Whether lines are a session as it was exported: read one by one, in memory that does not grow with what they hold.
 
 use std::collections::{BTreeSet, HashSet};
+use std::ops::RangeInclusive;
 
-use sha2::{Digest as _, Sha256};
-
-use super::line::{Ancestor, Chunk, Entry, Hex, Line, Session, Text, Time};
+use super::line::{Ancestor, Chunk, End, Entry, Hex, Line, Session, Sum, Text, Time};
 use crate::chain::{self, Start, Walk};
 use crate::digest::{Digest, Genesis, Link};
 use crate::error::Error;
 use crate::name;
 use crate::word::Op;
+
+/// Half of the range, so that what is counted can be counted on.
+const COUNTS: RangeInclusive<i64> = 0..=i64::MAX / 2;
 
 /// What the lines bring, once they are known to be whole.
 #[derive(Debug)]
@@ -99,9 +101,9 @@ pub struct Check {
     /// Open items that nothing has closed, and the last chunk.
     open: BTreeSet<i64>,
     chunk: Option<(i64, i32)>,
-    lines: Sha256,
+    lines: Sum,
     /// What the last line says that the lines come to.
-    end: Option<Digest>,
+    end: Option<End>,
 }
 
 impl Check {
@@ -112,8 +114,7 @@ impl Check {
             return Err(wrong("comes behind the end line"));
         }
         if !matches!(line, Line::End(_)) {
-            self.lines.update(line.text());
-            self.lines.update("\n");
+            self.lines.add(&line.text());
         }
         match line {
             Line::Session(session) => self.session(*session),
@@ -123,7 +124,7 @@ impl Check {
             Line::Explanation(entry) => self.explanation(entry),
             Line::Chunk(chunk) => self.chunk(&chunk),
             Line::End(end) => {
-                self.end = Some(end.sha256.0);
+                self.end = Some(end);
                 if self.is_plain() { Err(wrong("has an end, but no format")) } else { Ok(()) }
             }
         }
@@ -135,12 +136,12 @@ impl Check {
             return Err(wrong("must begin with the session's line"));
         }
         if !self.is_plain() {
-            let end = self.end.ok_or_else(|| wrong("must end with the end line"))?;
+            let end = self.end.take().ok_or_else(|| wrong("must end with the end line"))?;
             self.enter_own()?;
             if let Some((position, _)) = self.walk.finish().fault {
                 return Err(mismatch(position));
             }
-            if Digest::from(self.lines.finalize()) != end {
+            if self.lines.end() != end {
                 return Err(mismatch(self.next_position));
             }
         }
@@ -201,8 +202,7 @@ impl Check {
             ("base_position", session.base_position),
         ];
         for (argument, count) in counts {
-            // Half of the range, so that all of them can go on counting.
-            if count.is_some_and(|count| !(0..=i64::MAX / 2).contains(&count)) {
+            if count.is_some_and(|count| !COUNTS.contains(&count)) {
                 return Err(Error::invalid(argument, "must not be negative, nor as large"));
             }
         }
@@ -326,7 +326,7 @@ impl Check {
 
     fn chained_entry(&mut self, entry: &Entry) -> Result<(), Error> {
         let fork = self.session.as_ref().and_then(|session| session.fork_position);
-        if self.stretch.is_none() || entry.position >= fork && fork.is_some() {
+        if self.stretch.is_none() || entry.position == fork && fork.is_some() {
             self.enter_own()?;
         }
         let (link, content_digest, digest) = linked(entry)?;
@@ -463,7 +463,7 @@ fn linked<'a>(entry: &'a Entry) -> Result<Linked<'a>, Error> {
         return Err(missing("payload"));
     }
     let link = Link {
-        position: entry.position.filter(|position| *position >= 0).ok_or_else(|| missing("position"))?,
+        position: entry.position.filter(|position| COUNTS.contains(position)).ok_or_else(|| missing("position"))?,
         op,
         kind: entry.kind.as_deref(),
         item_id: entry.item_id.as_deref(),
@@ -498,7 +498,7 @@ fn stored<'a>(
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::{End, Format};
+    use super::super::line::Format;
     use super::*;
     use crate::chain::{erase_payload, trim_payload};
     use crate::digest;
@@ -573,9 +573,9 @@ mod tests {
 
     fn ended(mut lines: Vec<Line<'static>>) -> Vec<Line<'static>> {
         lines.retain(|line| !matches!(line, Line::End(_)));
-        let mut hash = Sha256::new();
-        lines.iter().for_each(|line| hash.update(line.text() + "\n"));
-        lines.push(Line::End(End { sha256: Hex(hash.finalize().into()) }));
+        let mut sum = Sum::default();
+        lines.iter().for_each(|line| sum.add(&line.text()));
+        lines.push(Line::End(sum.end()));
         lines
     }
 

@@ -9,7 +9,9 @@ use std::fmt;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
 
+use crate::chain;
 use crate::digest::{hex, unhex};
 use crate::timestamp;
 
@@ -109,10 +111,48 @@ pub struct End {
     pub sha256: Hex<32>,
 }
 
+/// What the lines come to, one after the other.
+#[derive(Default)]
+pub struct Sum(Sha256);
+
+impl Sum {
+    /// Takes the text of the next line.
+    pub fn add(&mut self, line: &str) {
+        self.0.update(line);
+        self.0.update("\n");
+    }
+
+    /// The line that says so.
+    pub fn end(self) -> End {
+        End { sha256: Hex(self.0.finalize().into()) }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Format {
     #[serde(rename = "agent_sessions/session/1")]
     Version1,
+}
+
+impl<'a> From<&chain::Entry<'a>> for Entry<'a> {
+    fn from(entry: &chain::Entry<'a>) -> Entry<'a> {
+        let link = &entry.link;
+        Entry {
+            position: Some(link.position),
+            op: Some(link.op.into()),
+            kind: link.kind.map(Text::from),
+            item_id: link.item_id.map(Text::from),
+            tag: link.tag.map(Text::from),
+            author: link.author.map(Text::from),
+            target: link.target,
+            payload: entry.payload.map(Text::from),
+            attrs: entry.attrs.map(Text::from),
+            salt: entry.salt.map(Hex),
+            content_digest: entry.content_digest.try_into().ok().map(Hex),
+            digest: entry.digest.try_into().ok().map(Hex),
+            created_at: Some(Time(link.created_at)),
+        }
+    }
 }
 
 /// A line whose kind is known.
