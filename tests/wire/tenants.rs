@@ -279,6 +279,8 @@ async fn assert_denied(connection: &Connection, why: &str) {
         "select * from agent_sessions.session_history(session_id => 's')",
         "select * from agent_sessions.session_log(session_id => 's')",
         "select * from agent_sessions.session_verify(session_id => 's')",
+        "select * from agent_sessions.session_export(session_id => 's')",
+        "select agent_sessions.session_import('[{\"session\": {\"session_id\": \"mine\"}}]')",
         "select count(*) from agent_sessions.audit_event",
         "select count(*) from agent_sessions.audit_stream",
         "select * from agent_sessions.audit_list()",

@@ -1,6 +1,8 @@
 //! Logs of other stores: lines without digests, which are chained where they arrive.
 
-use agent_sessions_tests::{Append, Database, assert_sqlstate, detail};
+use std::path::Path;
+
+use agent_sessions_tests::{Append, Cluster, Database, Program, Role, Scratch, assert_sqlstate, detail, setting};
 use serde_json::json;
 
 use super::*;
@@ -80,4 +82,69 @@ async fn an_export_without_its_format_is_no_log_of_another_store() {
         let error = assert_sqlstate!(try_import(&writer, &lines.map(|line| line.to_string())).await, "SE001");
         assert_eq!(detail(&error)["element"], 2, "{entry}");
     }
+}
+
+/// A store as many agents have it, with what such stores hold: times in several forms, texts of all kinds, nothing where nothing is.
+const STORE: &str = r#"
+import sqlite3, sys
+store = sqlite3.connect(sys.argv[1])
+store.executescript("""
+    create table sessions (id text primary key, title text, user_id text, created_at text);
+    create table messages (id integer primary key, session_id text, role text, content text, created_at text);
+    insert into sessions values ('chat-1', 'Slow checkout', 'ann', '2024-05-01 10:00:00'), ('chat/2 ''x''', null, null, 1714557600);
+    insert into messages (session_id, role, content, created_at) values
+      ('chat-1', 'user', 'Why?', '2024-05-01 10:00:01'), ('chat/2 ''x''', 'user', 'other', null),
+      ('chat-1', 'assistant', '', '2024-05-01T12:00:02.5+02:00');
+""")
+content = 'a "quoted" \\ back\nslash\t\0 \u2028 🚀 \x7f é $1 :lines `date`'
+store.execute("insert into messages (session_id, role, content, created_at) values ('chat-1', 'tool', ?, ?)", (content, 1714557603.25))
+store.commit()
+"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_moves_a_store_from_sqlite() {
+    let db = Database::create("import_sqlite").await;
+    let (store, folder) = (Scratch::new(&db, "store.db"), Scratch::new(&db, "moved"));
+    let python = setting("AGENT_SESSIONS_PYTHON");
+    let python = || Program::new(Path::new(&python));
+    python().args(["-c", STORE, store.path()]).output().await;
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let example = |name: &str| examples.join(name).to_str().expect("a path in UTF-8").to_owned();
+    python().args(["-I", &example("sqlite_to_ndjson.py"), store.path(), folder.path()]).output().await;
+    let files = ["000001.ndjson", "000002.ndjson"].map(|name| format!("{}/{name}", folder.path()));
+    let path = format!("{}:{}", Cluster::programs().display(), std::env::var("PATH").unwrap_or_default());
+    let import = || {
+        let program = Program::new(Path::new("bash")).pointed_at(&db, Role::Writer).env("PATH", &path);
+        program.args([example("import_ndjson.sh").as_str()]).args(&files)
+    };
+    assert_eq!(import().output().await, "chat-1|3\nchat/2 'x'|1\n");
+    let again = import().run().await;
+    assert!(!again.success && again.stderr.contains("exists already"), "{}", again.stderr);
+
+    let writer = db.writer().await;
+    let log = "select concat_ws('|', position, kind, item_id, author, payload::text, created_at at time zone 'UTC', imported_at is not null)
+        from agent_sessions.session_log($1::text)";
+    let odd = r#""a \"quoted\" \\ back\nslash\t\u0000"#.to_owned() + " \u{2028} \u{1F680} \u{7f} é $1 :lines `date`\"";
+    assert_eq!(
+        texts(&writer, log, &[&"chat-1"]).await,
+        [
+            r#"0|message|message-1|user|{"role": "user", "content": "Why?"}|2024-05-01 10:00:01|t"#.to_owned(),
+            r#"1|message|message-3|assistant|{"role": "assistant", "content": ""}|2024-05-01 10:00:02.5|t"#.to_owned(),
+            format!(r#"2|message|message-4|tool|{{"role": "tool", "content": {odd}}}|2024-05-01 10:00:03.25|t"#),
+        ]
+    );
+    let heads = "select concat_ws('|', session_id, title, owner, created_at at time zone 'UTC')
+        from agent_sessions.session_list() order by session_id";
+    assert_eq!(
+        texts(&writer, heads, &[]).await,
+        ["chat-1|Slow checkout|ann|2024-05-01 10:00:00", "chat/2 'x'|2024-05-01 10:00:00"]
+    );
+    writer.assert_dense("chat-1", 3).await;
+
+    // The same script takes what session_export has written.
+    let lines = export(&writer, "chat-1").await;
+    crate::hiding::deleted(&writer, "chat-1").await;
+    std::fs::write(&files[0], lines.join("\n") + "\n").expect("the file can be written");
+    assert_eq!(import().run().await.stdout, b"chat-1|3\n");
+    assert_eq!(export(&writer, "chat-1").await, lines);
 }
