@@ -19,6 +19,7 @@ mod documentation;
 mod drivers;
 mod dump;
 mod explain;
+mod fuzz;
 mod hardening;
 mod hiding;
 mod hiding_races;
