@@ -35,7 +35,8 @@ static CREATE: KeptPlan = KeptPlan::new(
 
 static SIBLING_TITLES: KeptPlan = KeptPlan::new(
     c"select s.title from agent_sessions.session s \
-      where s.branched_from operator(pg_catalog.=) $1 and s.title is not null and s.deleted_at is null",
+      where s.branched_from operator(pg_catalog.=) $1 and s.title is not null \
+        and s.deleted_at is null",
     &[INT8OID],
 );
 

@@ -94,9 +94,9 @@ impl Family {
         let mut wanted = sources.clone();
         wanted.extend(members.iter().map(|member| (*member, Hold::Alone)));
         // The younger first: a sid is larger than that of the parent and of the source.
-        wanted.iter().rev().for_each(|(sid, hold)| hold.take(spi, *sid));
-        let is_whole = with_sub_sessions(spi, sid) == members && self::sources(spi, &members).keys().eq(sources.keys());
-        is_whole.then_some(Family { members })
+        let is_held = wanted.iter().rev().all(|(sid, hold)| hold.take(spi, *sid));
+        let is_whole = || with_sub_sessions(spi, sid) == members && self::sources(spi, &members) == sources;
+        (is_held && is_whole()).then_some(Family { members })
     }
 
     /// Locks the same, unless a part of it is locked or under a live lease: nothing is waited for, and what cannot be had whole is
@@ -148,13 +148,14 @@ enum Hold {
 }
 
 impl Hold {
-    fn take(self, spi: &Spi, sid: i64) {
-        let sid = [Some(Datum::from(sid))];
-        // In a subtransaction, so that of two who find the session hidden meanwhile none holds what the other waits for.
-        let keep = || KEEP_VISIBLE.run(spi, See::Latest, &sid).first().map(drop);
-        if self == Hold::Alone || nesting::attempt(keep).is_none() {
-            LOCK.run(spi, See::Latest, &sid);
-        }
+    /// Whether the session was there to be held so. No subtransaction of its own: who waits for a lock of one that has ended goes on
+    /// to wait for the end of the transaction, though the lock is given up before.
+    fn take(self, spi: &Spi, sid: i64) -> bool {
+        let plan = match self {
+            Hold::Alone => &LOCK,
+            Hold::Shared => &KEEP_VISIBLE,
+        };
+        plan.run(spi, See::Latest, &[Some(Datum::from(sid))]).len() > 0
     }
 }
 

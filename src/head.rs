@@ -12,6 +12,7 @@ use crate::address::Address;
 use crate::identity;
 use crate::lease;
 use crate::lineage::Origin;
+use crate::postgres::nesting;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
@@ -136,18 +137,33 @@ pub struct Base {
 impl Head {
     /// Locks the session, creates it first if that is wanted, or gives `None` to `ignore`. SE002 otherwise.
     pub fn lock(spi: &Spi, address: &Address, on_missing: OnMissing) -> Result<Option<Head>, Error> {
-        for _ in 0..CREATION_ROUNDS {
-            if let Some(head) = Head::find(spi, address) {
-                return Ok(Some(head));
+        match on_missing {
+            OnMissing::Create => {
+                let create = || CREATE.run(spi, See::Now, &address.parameters()).len() > 0;
+                Ok(Some(Head::lock_or_create(spi, address, create).0))
             }
-            match on_missing {
-                OnMissing::Ignore => return Ok(None),
-                OnMissing::Error => return Err(address.not_found(spi)),
-                // Whoever comes second waits here for the first, and then finds the row, unless it was deleted meanwhile.
-                OnMissing::Create => CREATE.run(spi, See::Now, &address.parameters()),
-            };
+            OnMissing::Ignore => Ok(Head::find(spi, address)),
+            OnMissing::Error => Head::find(spi, address).map(Some).ok_or_else(|| address.not_found(spi)),
+        }
+    }
+
+    /// Locks the session, and says whether it is new. Whoever comes second waits in `create` for the first, and then finds the
+    /// row, unless it was deleted meanwhile.
+    pub fn lock_or_create(spi: &Spi, address: &Address, create: impl Fn() -> bool) -> (Head, bool) {
+        let mut is_new = false;
+        for _ in 0..CREATION_ROUNDS {
+            if let Some(head) = Head::find_or_release(spi, address) {
+                return (head, is_new);
+            }
+            is_new = create();
         }
         raise::row_was_dropped()
+    }
+
+    /// A row that is hidden while it is waited for stays locked. In a subtransaction, so that the next session of that name is not
+    /// waited for with this lock held; without one where there is nothing to wait for.
+    fn find_or_release(spi: &Spi, address: &Address) -> Option<Head> {
+        Head::lock_unless_held(spi, address).or_else(|| nesting::attempt(|| Head::find(spi, address)))
     }
 
     fn find(spi: &Spi, address: &Address) -> Option<Head> {

@@ -49,6 +49,7 @@ mod pgrx_tests;
 #[pgrx::pg_guard]
 pub extern "C-unwind" fn _PG_init() {
     postgres::setting::define();
+    postgres::planner::hook();
     identity::watch_bindings();
 }
 

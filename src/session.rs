@@ -348,14 +348,7 @@ fn lock_or_create(
         return Ok(Head::lock(spi, address, on_missing)?.map(|head| (head, false)));
     }
     let bare = Document { title: None, status: None, owner: None, metadata: None, state: None, ..*document };
-    let mut created = false;
-    for _ in 0..CREATION_ROUNDS {
-        if let Some(head) = Head::lock(spi, address, OnMissing::Ignore)? {
-            return Ok(Some((head, created)));
-        }
-        created = bare.create(spi, address, None);
-    }
-    raise::row_was_dropped()
+    Ok(Some(Head::lock_or_create(spi, address, || bare.create(spi, address, None))))
 }
 
 fn merge_metadata(spi: &Spi, stored: Option<Datum>, patch: Datum) -> Result<Datum, Error> {

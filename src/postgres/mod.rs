@@ -10,6 +10,7 @@ pub mod invalidation;
 pub mod nesting;
 pub mod owner;
 pub mod plan;
+pub mod planner;
 pub mod raise;
 pub mod rows;
 pub mod setting;

@@ -11,6 +11,7 @@ use pg_sys::{Datum, Oid};
 use pgrx::{PgMemoryContexts, pg_sys};
 
 use super::owner;
+use super::planner;
 use super::rows::{Row, Rows};
 
 /// The text of a statement that is put together from parts.
@@ -123,7 +124,7 @@ impl KeptPlan {
                     self.sql.as_ptr(),
                     self.types.len() as i32,
                     self.types.as_ptr().cast_mut(),
-                    pg_sys::CURSOR_OPT_GENERIC_PLAN as i32,
+                    pg_sys::CURSOR_OPT_GENERIC_PLAN as i32 | planner::BY_KEY,
                 );
                 assert!(!plan.is_null(), "SPI_prepare: {:?}", self.sql);
                 pg_sys::SPI_keepplan(plan);

@@ -81,6 +81,39 @@ async fn two_last_branches_that_go_at_the_same_time_leave_nothing() {
     }
 }
 
+/// Else it would hold what the deletion of the branch needs, while it waits for the next session of that name.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_waited_for_a_session_that_was_hidden_locks_the_new_one_alone() {
+    let db = Database::create("hidden_lock").await;
+    let (deleter, writer, superuser) = (db.writer().await, Arc::new(db.writer().await), db.superuser().await);
+    for call in [
+        "session_append('s', '1', on_missing => 'create')",
+        "session_append_batch('s', '[{\"payload\":1}]', on_missing => 'create')",
+        "session_set('s', title => 'x', on_missing => 'create')",
+        "session_claim('s', ttl => '1 minute')",
+    ] {
+        sample(&deleter, "s").await;
+        deleter.branch("s", "b").await;
+        deleter.begin("read committed").await;
+        deleted(&deleter, "s").await;
+        writer.begin("read committed").await;
+        let task = tokio::spawn({
+            let writer = writer.clone();
+            async move { writer.batch_execute(&format!("select agent_sessions.{call}")).await }
+        });
+        db.wait_until_blocked(writer.pid).await;
+        deleter.commit().await;
+        task.await.expect("the task").unwrap_or_else(|error| panic!("{call}: {error:?}"));
+        let free = "select coalesce(string_agg(session_id, ' '), '')
+                    from (select session_id from agent_sessions.session where deleted_at is not null
+                          for update skip locked) free";
+        assert_eq!(superuser.value::<String>(free, &[]).await, "s", "{call}");
+        writer.rollback().await;
+        deleted(&deleter, "b").await;
+        assert_eq!(rows(&db).await, (0, 0), "{call}");
+    }
+}
+
 /// As above, where each has a snapshot from before.
 #[tokio::test(flavor = "multi_thread")]
 async fn two_last_branches_leave_nothing_under_old_snapshots() {

@@ -27,6 +27,7 @@ mod in_backend;
 mod install;
 mod isolation;
 mod items;
+mod kept_plans;
 mod leases;
 mod long_logs;
 mod model;
