@@ -94,6 +94,12 @@ async fn an_invented_log_is_known_for_what_it_is() {
     assert!(writer.value::<bool>(checked, &[&root]).await);
 }
 
+async fn digests(connection: &Connection, session: &str, agent: &str) -> Vec<Vec<u8>> {
+    let sql =
+        "select array_agg(digest order by position) from agent_sessions.session_log($1::text, agent_id => $2::text)";
+    connection.value(sql, &[&session, &agent]).await
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn another_tenant_agent_or_id_gets_a_chain_of_its_own() {
     let db = Database::create("import_renamed").await;
@@ -102,13 +108,6 @@ async fn another_tenant_agent_or_id_gets_a_chain_of_its_own() {
     sample(&writer, "s").await;
     call_of(&writer, "session_erase('{s}', target => 3)", "s").await;
     let lines = export(&writer, "s").await;
-    let digests = |connection: &Connection, session: &str, agent: &str| {
-        let sql = format!(
-            "select array_agg(digest order by position) from agent_sessions.session_log('{session}', agent_id => '{agent}')"
-        );
-        let connection: *const Connection = connection;
-        async move { unsafe { &*connection }.value::<Vec<Vec<u8>>>(&sql, &[]).await }
-    };
     let original = digests(&writer, "s", "").await;
     import(&other, &lines).await;
     try_import_as(&writer, &lines, Some("t"), None).await.expect("another id");
