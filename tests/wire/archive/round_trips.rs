@@ -165,3 +165,26 @@ async fn of_two_imports_at_once_one_wins() {
     assert_sqlstate!(waiting.await.expect("no panic"), "SE003");
     writer.assert_dense("s", 9).await;
 }
+
+/// A sub-session hangs below its parent again, which nobody deletes meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sub_session_finds_its_parent_or_stands_alone() {
+    let db = Database::create("import_parent").await;
+    let (writer, deleter) = (db.writer().await, db.writer().await);
+    writer.create_session("parent").await;
+    writer.run("select agent_sessions.session_create('s', parent_session_id => 'parent')").await;
+    let lines = export(&writer, "s").await;
+    let parent = "select parent_session_id from agent_sessions.session_get('s')";
+    deleted(&writer, "s").await;
+    writer.begin("read committed").await;
+    import(&writer, &lines).await;
+    assert_eq!(writer.value::<Option<String>>(parent, &[]).await.as_deref(), Some("parent"));
+    let pid = deleter.pid;
+    let waiting = tokio::spawn(async move { deleted(&deleter, "parent").await });
+    db.wait_until_blocked(pid).await;
+    writer.commit().await;
+    waiting.await.expect("a deletion");
+    assert_eq!(rows(&db).await[0], 0, "it went with its parent");
+    import(&writer, &lines).await;
+    assert_eq!(writer.value::<Option<String>>(parent, &[]).await, None);
+}
