@@ -8,42 +8,15 @@ use proptest::collection::vec;
 use proptest::prelude::{Strategy, any};
 use proptest::test_runner::{TestCaseError, TestCaseResult};
 use proptest::{prop_assert, prop_assert_eq, prop_assume};
-use serde::de::{IgnoredAny, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
 use crate::inputs::{changed, json, label, of};
+use crate::object::Members;
 use crate::{cases, for_all};
 
 const KEYS: [&str; 8] = ["payload", "kind", "item_id", "tag", "author", "attrs", "kept_from", "on_conflict"];
-
-/// The members of an object, those included whose key comes twice.
-struct Members(Vec<(String, Box<RawValue>)>);
-
-impl<'de> Deserialize<'de> for Members {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Members, D::Error> {
-        struct AsTheyCome;
-
-        impl<'de> Visitor<'de> for AsTheyCome {
-            type Value = Members;
-
-            fn expecting(&self, to: &mut std::fmt::Formatter) -> std::fmt::Result {
-                to.write_str("an object")
-            }
-
-            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Members, M::Error> {
-                let mut members = Vec::new();
-                while let Some(member) = map.next_entry()? {
-                    members.push(member);
-                }
-                Ok(Members(members))
-            }
-        }
-
-        from.deserialize_map(AsTheyCome)
-    }
-}
 
 /// What the contract says of an element: whether it may stand in a batch.
 fn may_stand(element: &RawValue) -> bool {

@@ -60,6 +60,7 @@ pub const BATCHES: &[&str] = &[
     "{}",
     "null",
     "[[]]",
+    r#"[[1,"message","i","t","a",null,0,"keep"]]"#,
 ];
 
 /// Batches of events, and lines of an exported trail.
@@ -104,7 +105,7 @@ pub const CURSORS: &[&str] = &[
 ];
 
 pub const TITLES: &[&str] =
-    &["fork %d", "%d", "%d%d", "100 %", "a %d of %d", "fork 18446744073709551615", "fork 007", ""];
+    &["fork %d", "%d", "%d%d", "100 %", "a %d of %d", "fork 18446744073709551615", "fork 007", "fork +5", ""];
 
 pub const VERSIONS: &[&str] = &["0.1.0", "1.2.3.4", "1..3", "+1.2.3", "4294967296.0.0", "1.2.x", ""];
 
@@ -132,5 +133,6 @@ pub const LINES: &[&str] = &[
     r#"{"entry":{"payload":"1","author":"user"}}"#,
     r#"{"explanation":{"position":9,"op":"erase","target":1,"payload":"{\"revisions\":[]}"}}"#,
     r#"{"chunk":{"target":3,"chunk_no":0,"chunk":"text"}}"#,
+    r#"{"end":["0000000000000000000000000000000000000000000000000000000000000000"]}"#,
     r#"{"end":{"sha256":"0000000000000000000000000000000000000000000000000000000000000000"}}"#,
 ];

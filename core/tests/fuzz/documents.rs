@@ -9,6 +9,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use crate::inputs::{json, of};
+use crate::object::Members;
 use crate::{cases, for_all};
 
 #[test]
@@ -25,6 +26,13 @@ fn a_merge_does_what_serde_json_would_do() {
             prop_assert_eq!(serde_json::from_str::<Map<String, Value>>(&merged).ok(), Some(wanted));
         }
         prop_assert_eq!(merge(&merged, &patch), Some(merged.clone()), "a second time changes nothing");
+        // A key that is replaced stands once.
+        if let (Ok(Members(merged)), Ok(Members(patch))) = (serde_json::from_str(&merged), serde_json::from_str(&patch))
+        {
+            for (key, _) in patch {
+                prop_assert_eq!(merged.iter().filter(|(other, _)| *other == key).count(), 1, "{}", key);
+            }
+        }
         Ok(())
     });
 }

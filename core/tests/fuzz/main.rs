@@ -8,6 +8,7 @@ mod batches;
 mod cases;
 mod documents;
 mod inputs;
+mod object;
 mod texts;
 
 use std::fmt::Debug;

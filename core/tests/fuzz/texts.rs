@@ -37,6 +37,12 @@ fn a_number_in_a_title_is_new_among_its_siblings() {
             let number = numbered.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
             let number: u64 = number.expect("the number").parse().expect("a number");
             prop_assert!(number == u64::MAX || !siblings.contains(&numbered));
+            // And follows one that is there.
+            let follows = |sibling: &String| {
+                let digits = sibling.strip_prefix(before).and_then(|rest| rest.strip_suffix(after)).unwrap_or_default();
+                !digits.starts_with('+') && digits.parse::<u64>().is_ok_and(|digits| digits.saturating_add(1) == number)
+            };
+            prop_assert!(number == 1 || siblings.iter().any(follows));
         }
         Ok(())
     });
@@ -64,6 +70,8 @@ fn times_are_read_as_they_were_written() {
         for at in [any, near] {
             if let Some(text) = timestamp::format(at) {
                 prop_assert_eq!(timestamp::parse(&text), Some(at), "{}", text);
+                let finer = text.replace('Z', "987Z");
+                prop_assert_eq!(timestamp::parse(&finer), Some(at), "{}", finer);
             }
             let line = serde_json::to_string(&Time(at)).expect("a number");
             prop_assert_eq!(serde_json::from_str::<Time>(&line).ok(), Some(Time(at)));
@@ -117,6 +125,9 @@ fn a_lease_proves_itself_and_no_other() {
         let held = Held { sid, digest: Some(&digest), holder: None, expires_at: Some(i64::MAX) };
         prop_assert!(held.is_proven_by(&lease));
         prop_assert_eq!(held.is_proven_by(&text), text == lease);
+        let (_, secret) = lease.split_once(':').expect("two parts");
+        let others = format!("{}:{secret}", sid.wrapping_add(1));
+        prop_assert!(!held.is_proven_by(&others));
         prop_assert!(held.admits(Some(&lease), now).is_ok() || now == i64::MAX);
         prop_assert!(held.admits(Some(&text), now).is_err());
         let list = format!("{text},{lease} {text}");
