@@ -778,6 +778,20 @@ mod tests {
         assert_eq!(checked(&ended(lines)).unwrap_err(), Error::DigestMismatch { column: "lines", position: 1 });
     }
 
+    #[test]
+    fn what_cannot_be_counted_on_is_refused() {
+        for position in [-1, i64::MAX / 2 + 1, i64::MAX] {
+            let mut lines = flat();
+            let Line::Entry(entry) = &mut lines[2] else { panic!("an entry") };
+            entry.position = Some(position);
+            assert_eq!(refused(&ended(lines), "a position"), "SE001", "{position}");
+            let mut lines = flat();
+            let Line::Session(session) = &mut lines[0] else { panic!("a session") };
+            session.revision = Some(position);
+            assert_eq!(refused(&ended(lines), "a revision"), "SE001", "{position}");
+        }
+    }
+
     fn plain(session: Session<'static>, entries: Vec<Entry<'static>>) -> Result<Checked, Error> {
         let lines: Vec<Line> =
             std::iter::once(Line::Session(Box::new(session))).chain(entries.into_iter().map(Line::Entry)).collect();

@@ -9,6 +9,7 @@ use agent_sessions_core::word::{OnConflict, OnMissing, Op};
 use agent_sessions_core::{name, timestamp, title};
 use proptest::collection::vec;
 use proptest::prelude::{any, prop_oneof};
+use proptest::sample::select;
 use proptest::{prop_assert, prop_assert_eq};
 
 use crate::inputs::of;
@@ -28,24 +29,31 @@ fn a_name_is_short_and_can_be_printed() {
 
 #[test]
 fn a_number_in_a_title_is_new_among_its_siblings() {
-    for_all((of(cases::TITLES), vec(of(cases::TITLES), 0..5)), |(pattern, siblings)| {
-        let numbered = title::numbered(&pattern, siblings.iter().map(String::as_str));
-        if !title::is_numbered(&pattern) {
-            prop_assert_eq!(numbered, pattern);
-        } else {
-            let (before, after) = pattern.split_once("%d").expect("a place");
-            let number = numbered.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
-            let number: u64 = number.expect("the number").parse().expect("a number");
-            prop_assert!(number == u64::MAX || !siblings.contains(&numbered));
-            // And follows one that is there.
-            let follows = |sibling: &String| {
-                let digits = sibling.strip_prefix(before).and_then(|rest| rest.strip_suffix(after)).unwrap_or_default();
-                !digits.starts_with('+') && digits.parse::<u64>().is_ok_and(|digits| digits.saturating_add(1) == number)
-            };
-            prop_assert!(number == 1 || siblings.iter().any(follows));
-        }
-        Ok(())
-    });
+    let numbers = select(&["1", "7", "007", "+5", "-1", "", " 3", "18446744073709551615", "99999999999999999999"][..]);
+    for_all(
+        (of(cases::TITLES), vec(of(cases::TITLES), 0..3), vec(numbers, 0..3)),
+        |(pattern, mut siblings, numbers)| {
+            siblings.extend(numbers.into_iter().map(|number| pattern.replacen("%d", number, 1)));
+            let numbered = title::numbered(&pattern, siblings.iter().map(String::as_str));
+            if !title::is_numbered(&pattern) {
+                prop_assert_eq!(numbered, pattern);
+            } else {
+                let (before, after) = pattern.split_once("%d").expect("a place");
+                let number = numbered.strip_prefix(before).and_then(|rest| rest.strip_suffix(after));
+                let number: u64 = number.expect("the number").parse().expect("a number");
+                prop_assert!(number == u64::MAX || !siblings.contains(&numbered));
+                // And follows one that is there.
+                let follows = |sibling: &String| {
+                    let digits =
+                        sibling.strip_prefix(before).and_then(|rest| rest.strip_suffix(after)).unwrap_or_default();
+                    !digits.starts_with('+')
+                        && digits.parse::<u64>().is_ok_and(|digits| digits.saturating_add(1) == number)
+                };
+                prop_assert!(number == 1 || siblings.iter().any(follows));
+            }
+            Ok(())
+        },
+    );
 }
 
 #[test]
