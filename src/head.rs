@@ -12,12 +12,14 @@ use crate::address::Address;
 use crate::identity;
 use crate::lease;
 use crate::lineage::Origin;
+use crate::postgres::direct::Place;
 use crate::postgres::nesting;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
 use crate::postgres::value::{self, clock, text_datum};
 use crate::postgres::{raise, setting};
+use crate::session_table;
 
 static LOCK: KeptPlan = KeptPlan::new(
     c"select s.sid, s.active_at, s.lease_digest, s.lease_holder, s.lease_expires_at, s.tenant, s.agent_id, \
@@ -167,12 +169,18 @@ impl Head {
     }
 
     fn find(spi: &Spi, address: &Address) -> Option<Head> {
-        LOCK.run(spi, See::Now, &address.parameters()).first().and_then(Head::read)
+        match session_table::open(address) {
+            Some(table) => session_table::lock(&table, address, true, Head::stored).flatten(),
+            None => LOCK.run(spi, See::Now, &address.parameters()).first().and_then(Head::read),
+        }
     }
 
     /// Locks the session unless another transaction holds it.
     pub fn lock_unless_held(spi: &Spi, address: &Address) -> Option<Head> {
-        LOCK_UNLESS_HELD.run(spi, See::Now, &address.parameters()).first().and_then(Head::read)
+        match session_table::open(address) {
+            Some(table) => session_table::lock(&table, address, false, Head::stored).flatten(),
+            None => LOCK_UNLESS_HELD.run(spi, See::Now, &address.parameters()).first().and_then(Head::read),
+        }
     }
 
     /// Locks the session that a raw statement names, if the caller may see it.
@@ -192,6 +200,21 @@ impl Head {
             let _owner = AsOwner::switch();
             let arguments = [Some(Datum::from(sid)), agent.as_deref().map(text_datum)];
             LOCK_HIDDEN_BY_SID.run(spi, See::Now, &arguments).first().and_then(Head::read)
+        })
+    }
+
+    fn stored(place: &Place) -> Option<Head> {
+        use session_table::column::*;
+        let (branched_from, fork_position) = (place.int8(BRANCHED_FROM), place.int8(FORK_POSITION));
+        Some(Head {
+            sid: place.int8(SID)?,
+            tenant: place.text(TENANT)?.to_owned(),
+            agent_id: place.text(AGENT_ID)?.to_owned(),
+            origin: Origin { branched_from, fork_position, base_position: place.int8(BASE_POSITION)? },
+            active_at: place.int8(ACTIVE_AT)?,
+            lease_digest: place.bytes(LEASE_DIGEST).and_then(value::digest),
+            lease_holder: place.text(LEASE_HOLDER).map(str::to_owned),
+            lease_expires_at: place.int8(LEASE_EXPIRES_AT),
         })
     }
 

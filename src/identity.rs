@@ -153,6 +153,11 @@ pub fn isolated() -> Option<String> {
     (setting::isolation() == Isolation::Agent).then(agent)
 }
 
+/// Whether the policies show a row of that tenant and agent.
+pub fn shows(of_tenant: &str, of_agent: &str) -> bool {
+    tenant().is_ok_and(|tenant| tenant == of_tenant) && isolated().is_none_or(|agent| agent == of_agent)
+}
+
 pub fn tenant_use(call: &mut Call) -> Returns {
     let tenant = call.text().map_or_else(setting::tenant, str::to_owned);
     admit(&tenant)?;

@@ -359,7 +359,7 @@ impl Batch<'_> {
 
     fn write_entries(&self, spi: &Spi) -> Result<(), Error> {
         let head = self.head;
-        let tail = Tail::of(spi, head).ok_or_else(|| head::unknown(head.sid))?;
+        let tail = Tail::of(spi, head, None).ok_or_else(|| head::unknown(head.sid))?;
         let offer =
             Offer::make(Handoff { sid: head.sid, tenant: head.tenant.clone(), agent_id: head.agent_id.clone(), tail });
         let positions: Vec<_> =

@@ -13,6 +13,7 @@ use crate::handoff::{self, Handoff};
 use crate::head::{self, Head};
 use crate::history;
 use crate::item::{self, Item};
+use crate::item_table::column;
 use crate::log::Log;
 use crate::postgres::catalog;
 use crate::postgres::owner::AsOwner;
@@ -20,50 +21,6 @@ use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::trigger::{Decision, Event, Returns, Trigger, Tuple};
 use crate::postgres::value::{self, Json, clock};
 use crate::tail::Tail;
-
-/// The columns of `session_item`, in their order.
-mod column {
-    use pgrx::pg_sys::{BYTEAOID, INT8OID, JSONBOID, JSONOID, Oid, TEXTOID, TIMESTAMPTZOID, UUIDOID};
-
-    pub const SID: usize = 0;
-    pub const POSITION: usize = 1;
-    pub const TENANT: usize = 2;
-    pub const AGENT_ID: usize = 3;
-    pub const OP: usize = 4;
-    pub const KIND: usize = 5;
-    pub const ITEM_ID: usize = 6;
-    pub const TAG: usize = 7;
-    pub const AUTHOR: usize = 8;
-    pub const TARGET: usize = 9;
-    pub const PAYLOAD: usize = 10;
-    pub const ATTRS: usize = 11;
-    pub const SALT: usize = 12;
-    pub const CONTENT_DIGEST: usize = 13;
-    pub const DIGEST: usize = 14;
-    pub const CREATED_AT: usize = 15;
-    pub const IMPORTED_AT: usize = 16;
-
-    /// Their types.
-    pub const TYPES: &[Oid] = &[
-        INT8OID,
-        INT8OID,
-        TEXTOID,
-        TEXTOID,
-        TEXTOID,
-        TEXTOID,
-        TEXTOID,
-        TEXTOID,
-        TEXTOID,
-        INT8OID,
-        JSONOID,
-        JSONBOID,
-        UUIDOID,
-        BYTEAOID,
-        BYTEAOID,
-        TIMESTAMPTZOID,
-        TIMESTAMPTZOID,
-    ];
-}
 
 // Of a session that is hidden, no more is kept than branches read, and what explains that.
 static KEEPS: KeptPlan = KeptPlan::new(
@@ -138,7 +95,7 @@ fn write<'a>(spi: &Spi, sid: i64, mut row: Tuple<'a>) -> Returns<'a> {
 fn restore<'a>(spi: &Spi, sid: i64, mut row: Tuple<'a>) -> Returns<'a> {
     let position = row.int8(column::POSITION).unwrap_or_default();
     if let Some(head) = Head::lock_by_sid(spi, sid).filter(|head| position >= head.origin.first_position())
-        && let Some(tail) = Tail::of(spi, &head)
+        && let Some(tail) = Tail::of(spi, &head, None)
     {
         head.admit(None)?;
         if position != tail.next_position {
@@ -235,7 +192,7 @@ fn as_draft<'a>(op: Op, row: &Tuple<'a>) -> draft::Draft<'a> {
 }
 
 /// Fills in what the engine sets, and refuses what is given and differs (SE017). Returns the entry's digest.
-fn link(row: &mut Tuple, tenant: &str, agent_id: &str, tail: Tail) -> Result<Digest, Error> {
+pub fn link(row: &mut Tuple, tenant: &str, agent_id: &str, tail: Tail) -> Result<Digest, Error> {
     use column::*;
     row.set_int8(POSITION, tail.next_position);
     for (name, column, owned) in [("tenant", TENANT, tenant), ("agent_id", AGENT_ID, agent_id)] {

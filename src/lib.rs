@@ -1,7 +1,8 @@
 //! The engine of `agent_sessions`: the rules, as triggers, and the functions that are the fast way to them.
 //!
 //! An append reads straight down: `append` checks its arguments, `log` locks the head and finds the tail, `item` knows what
-//! an item_id stands for, `head` admits the lease, `log` inserts, and the trigger in `item_rule` links the entry.
+//! an item_id stands for, `head` admits the lease, `log` has `item_rule` link the entry, as the trigger there does for every
+//! statement, and writes it.
 //!
 //! A page reads as straight: `history` checks its arguments, `lineage` says whose entries the log is made of, `changes` what
 //! later entries say about them.
@@ -27,6 +28,7 @@ mod identity;
 mod import;
 mod item;
 mod item_rule;
+mod item_table;
 mod lease;
 mod lineage;
 mod log;
@@ -34,6 +36,7 @@ mod paging;
 mod postgres;
 mod session;
 mod session_rule;
+mod session_table;
 mod tail;
 mod trim;
 mod verify;
@@ -50,6 +53,7 @@ mod pgrx_tests;
 pub extern "C-unwind" fn _PG_init() {
     postgres::setting::define();
     postgres::planner::hook();
+    postgres::direct::watch();
     identity::watch_bindings();
 }
 

@@ -11,8 +11,11 @@ use crate::address::Address;
 use crate::draft::Draft;
 use crate::handoff::{Handoff, Offer};
 use crate::head::{Base, Head};
+use crate::item_rule;
+use crate::item_table::{self, column};
 use crate::lease::Given;
 use crate::lineage::Lineage;
+use crate::postgres::direct::{self, Table};
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::raise;
 use crate::postgres::value::{Element, array, text_datum};
@@ -52,6 +55,8 @@ pub struct Log<'s> {
     pub head: Head,
     pub lineage: Lineage,
     tail: Tail,
+    /// Its table, where that can be written without a statement.
+    table: Option<Table>,
 }
 
 /// An entry as it was written; the datums live as long as the connection.
@@ -71,9 +76,10 @@ impl<'s> Log<'s> {
 
     /// The log of a head that is locked already.
     pub fn of(spi: &'s Spi, head: Head) -> Option<Log<'s>> {
-        let tail = Tail::of(spi, &head)?;
+        let table = item_table::open(&head);
+        let tail = Tail::of(spi, &head, table.as_ref())?;
         let lineage = Lineage::of(spi, See::Latest, head.sid, head.origin);
-        Some(Log { spi, head, lineage, tail })
+        Some(Log { spi, head, lineage, tail, table })
     }
 
     pub fn sid(&self) -> i64 {
@@ -110,11 +116,40 @@ impl<'s> Log<'s> {
         }
     }
 
-    /// Writes the drafts at the next positions, all in one statement, under the lease that was admitted.
+    /// Writes the drafts at the next positions, under the lease that was admitted.
     pub fn write(&self, drafts: &[Draft], lease: Option<&str>) -> Vec<Written> {
         if drafts.is_empty() {
             return Vec::new();
         }
+        let written = self.write_directly(drafts).unwrap_or_else(|| self.write_by_statement(drafts, lease));
+        self.head.touch(self.spi);
+        written
+    }
+
+    /// Links the items and writes their rows as the statement and its trigger would; `None` where that may not be the same.
+    fn write_directly(&self, drafts: &[Draft]) -> Option<Vec<Written>> {
+        // What an entry about another closes is the business of an AFTER trigger.
+        if !drafts.iter().all(|draft| draft.op.is_item()) {
+            return None;
+        }
+        let table = self.table.as_ref()?;
+        let (tenant, agent_id) = (&self.head.tenant, &self.head.agent_id);
+        let mut tail = self.tail;
+        let mut written = Vec::with_capacity(drafts.len());
+        for draft in drafts {
+            pgrx::check_for_interrupts!();
+            let mut row = item_table::row(self.sid(), draft);
+            let digest = item_rule::link(&mut row, tenant, agent_id, tail).expect("nothing is given that could differ");
+            table.insert(&mut row, |index| item_table::is_in(index, draft));
+            let [digest_datum, created_at] = [column::DIGEST, column::CREATED_AT].map(|column| row.datum(column));
+            written.push(Written { position: tail.next_position, digest: digest_datum, created_at });
+            tail = tail.after(digest);
+        }
+        direct::finish();
+        Some(written)
+    }
+
+    fn write_by_statement(&self, drafts: &[Draft], lease: Option<&str>) -> Vec<Written> {
         let _lease = Given::to_triggers(lease);
         let offer = Offer::make(Handoff {
             sid: self.sid(),
@@ -130,7 +165,6 @@ impl<'s> Log<'s> {
         if rows.len() != drafts.len() {
             raise::row_was_dropped();
         }
-        self.head.touch(self.spi);
         (self.next_position()..)
             .zip(rows.iter())
             .map(|(position, row)| Written { position, digest: row.datum(0), created_at: row.datum(1) })

@@ -4,7 +4,9 @@ use agent_sessions_core::digest::Digest;
 use pgrx::pg_sys::{Datum, INT8OID};
 
 use crate::head::{Base, Head};
+use crate::item_table;
 use crate::postgres::catalog::one_snapshot;
+use crate::postgres::direct::Table;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::{raise, value};
 
@@ -21,26 +23,32 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// The tail of a log whose head is locked. `None` if the session has vanished from the caller's sight.
+    /// The tail of a log whose head is locked, from the table where that is at hand. `None` if the session has vanished from the caller's sight.
     ///
     /// 40001 if the transaction has one snapshot and that does not see the tail. A head that others have only locked raises
     /// nothing by itself, so the tail is read as it is committed, and compared with what the snapshot shows.
-    pub fn of(spi: &Spi, head: &Head) -> Option<Tail> {
+    pub fn of(spi: &Spi, head: &Head, table: Option<&Table>) -> Option<Tail> {
         if !one_snapshot() {
-            return Tail::read(spi, See::Now, head);
+            return Tail::read(spi, See::Now, head, table);
         }
-        let latest = Tail::read(spi, See::Latest, head);
-        let seen = Tail::read(spi, See::Now, head);
+        let latest = Tail::read(spi, See::Latest, head, table);
+        let seen = Tail::read(spi, See::Now, head, table);
         if latest.map(|tail| tail.next_position) != seen.map(|tail| tail.next_position) {
             raise::serialization_failure();
         }
         latest
     }
 
-    fn read(spi: &Spi, see: See, head: &Head) -> Option<Tail> {
-        let rows = LAST.run(spi, see, &[Some(Datum::from(head.sid))]);
-        let tail = match rows.first() {
-            Some(row) => Tail { next_position: row.int8(0)? + 1, previous: row.bytes(1).and_then(value::digest)? },
+    fn read(spi: &Spi, see: See, head: &Head, table: Option<&Table>) -> Option<Tail> {
+        let last = match table {
+            Some(table) => item_table::last(table, head.sid, see),
+            None => {
+                let rows = LAST.run(spi, see, &[Some(Datum::from(head.sid))]);
+                rows.first().and_then(|row| row.int8(0).zip(row.bytes(1).and_then(value::digest)))
+            }
+        };
+        let tail = match last {
+            Some((position, previous)) => Tail { next_position: position + 1, previous },
             None => {
                 let base = Base::of(spi, see, head.sid)?;
                 Tail { next_position: base.position, previous: base.previous }

@@ -6,6 +6,7 @@
 
 pub mod call;
 pub mod catalog;
+pub mod direct;
 pub mod invalidation;
 pub mod nesting;
 pub mod owner;

@@ -44,7 +44,7 @@ thread_local! {
     static BY_KEY_NOW: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Called once, when the library is loaded.
+/// Called once, when the library is loaded. Other libraries' hooks are called with a guard, which a pointer has not.
 pub fn hook() {
     // SAFETY: a backend has one thread, and these variables are there to be set.
     unsafe {
@@ -96,7 +96,7 @@ unsafe extern "C-unwind" fn plan(
     // SAFETY: the arguments are the planner's own, handed on; the settings end with the nest level, or by the abort of an ERROR.
     unsafe {
         let planner = |options| match hook {
-            Some(hook) => hook(query, text, options, parameters),
+            Some(hook) => pg_sys::ffi::pg_guard_ffi_boundary(|| hook(query, text, options, parameters)),
             None => pg_sys::standard_planner(query, text, options, parameters),
         };
         if !is_ours {
@@ -124,7 +124,7 @@ unsafe extern "C-unwind" fn size(
     // SAFETY: the planner's own structures, which it has filled in before it calls this.
     unsafe {
         if let Some(hook) = other(|hooks| hooks.relation_info) {
-            hook(root, relation, is_parent, info);
+            pg_sys::ffi::pg_guard_ffi_boundary(|| hook(root, relation, is_parent, info));
         }
         if BY_KEY_NOW.get() {
             (*info).tuples = ROWS;
@@ -150,7 +150,8 @@ unsafe extern "C-unwind" fn column_statistics(
     // SAFETY: the planner's own structures; true says that what is found there is all that there is.
     unsafe {
         if !BY_KEY_NOW.get() {
-            return other(|hooks| hooks.relation_stats).is_some_and(|hook| hook(root, table, column, found));
+            return other(|hooks| hooks.relation_stats)
+                .is_some_and(|hook| pg_sys::ffi::pg_guard_ffi_boundary(|| hook(root, table, column, found)));
         }
         let name = pg_sys::get_attname((*table).relid, column, true);
         if !name.is_null() && CStr::from_ptr(name) == MOSTLY_NULL {
@@ -194,5 +195,7 @@ unsafe extern "C-unwind" fn index_statistics(
     found: *mut pg_sys::VariableStatData,
 ) -> bool {
     // SAFETY: as in column_statistics; all our indexes are of plain columns.
-    BY_KEY_NOW.get() || other(|hooks| hooks.index_stats).is_some_and(|hook| unsafe { hook(root, index, column, found) })
+    BY_KEY_NOW.get()
+        || other(|hooks| hooks.index_stats)
+            .is_some_and(|hook| unsafe { pg_sys::ffi::pg_guard_ffi_boundary(|| hook(root, index, column, found)) })
 }

@@ -35,6 +35,15 @@ pub fn serialization_failure() -> ! {
     );
 }
 
+/// 40001: a row was changed after the transaction's snapshot; as PostgreSQL says it of a statement that locks.
+pub fn concurrent_update() -> ! {
+    pgrx::ereport!(
+        ERROR,
+        pgrx::PgSqlErrorCode::ERRCODE_T_R_SERIALIZATION_FAILURE,
+        "could not serialize access due to concurrent update"
+    );
+}
+
 /// 42804: a column of the engine's tables, or of the table that its trigger stands on, is not of the type that it was made with.
 pub fn wrong_type() -> ! {
     pgrx::ereport!(

@@ -37,6 +37,13 @@ pub struct Tuple<'a> {
 }
 
 impl<'a> Tuple<'a> {
+    /// A row of NULLs.
+    pub fn blank(columns: usize) -> Tuple<'a> {
+        // SAFETY: reads a variable of the backend.
+        let memory = unsafe { pg_sys::CurrentMemoryContext };
+        Tuple { values: vec![Datum::from(0); columns], nulls: vec![true; columns], memory, _call: PhantomData }
+    }
+
     /// # Safety
     /// `tuple` is a row of `descriptor`, and outlives `'a`.
     unsafe fn deform(tuple: pg_sys::HeapTuple, descriptor: pg_sys::TupleDesc, types: &[pg_sys::Oid]) -> Tuple<'a> {
@@ -57,6 +64,17 @@ impl<'a> Tuple<'a> {
 
     pub fn datum(&self, column: usize) -> Option<Datum> {
         (!self.nulls[column]).then_some(self.values[column])
+    }
+
+    /// Its values, and which of them are NULL.
+    pub fn parts(&mut self) -> (&mut [Datum], &mut [bool]) {
+        (&mut self.values, &mut self.nulls)
+    }
+
+    /// Sets a value that lives as long as the row.
+    pub fn set(&mut self, column: usize, value: Option<Datum>) {
+        self.nulls[column] = value.is_none();
+        self.values[column] = value.unwrap_or(Datum::from(0));
     }
 
     pub fn clear(&mut self, column: usize) {

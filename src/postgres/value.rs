@@ -190,6 +190,7 @@ pub fn array(element: Element, values: &[Option<Datum>]) -> Datum {
 pub enum Element {
     Int4,
     Int8,
+    Oid,
     Text,
     Json,
     Jsonb,
@@ -203,6 +204,7 @@ impl Element {
     const fn layout(self) -> (Oid, i32, bool, u8) {
         match self {
             Element::Int8 => (pg_sys::INT8OID, 8, true, b'd'),
+            Element::Oid => (pg_sys::OIDOID, 4, true, b'i'),
             Element::Text => (pg_sys::TEXTOID, -1, false, b'i'),
             Element::Json => (pg_sys::JSONOID, -1, false, b'i'),
             Element::Jsonb => (pg_sys::JSONBOID, -1, false, b'i'),

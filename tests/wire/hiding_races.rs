@@ -81,6 +81,27 @@ async fn two_last_branches_that_go_at_the_same_time_leave_nothing() {
     }
 }
 
+/// The subtransaction in which it waits ends with the error: else every later statement would be refused until a ROLLBACK.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deletion_that_gives_up_waiting_leaves_the_connection_usable() {
+    let db = Database::create("hiding_gives_up").await;
+    let (holder, deleter) = (db.writer().await, db.writer().await);
+    sample(&holder, "s").await;
+    holder.branch("s", "b").await;
+    holder.begin("read committed").await;
+    holder.append("b", "1").await;
+    for (setting, code) in [("lock_timeout", "55P03"), ("statement_timeout", "57014")] {
+        deleter.run(&format!("set {setting} = '50ms'")).await;
+        for call in ["session_delete('b')", "session_flatten('b')"] {
+            assert_sqlstate!(deleter.batch_execute(&format!("select agent_sessions.{call}")).await, code);
+            assert_eq!(stored(&db).await, "b s", "{call}");
+        }
+        deleter.run(&format!("reset {setting}")).await;
+    }
+    holder.commit().await;
+    deleted(&deleter, "b").await;
+}
+
 /// Else it would hold what the deletion of the branch needs, while it waits for the next session of that name.
 #[tokio::test(flavor = "multi_thread")]
 async fn who_waited_for_a_session_that_was_hidden_locks_the_new_one_alone() {

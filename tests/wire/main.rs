@@ -15,6 +15,7 @@ mod concurrency;
 mod context;
 mod crash;
 mod digests;
+mod direct_writes;
 mod documentation;
 mod drivers;
 mod dump;

@@ -1,0 +1,129 @@
+//! Rows that are locked, read and written straight through a table's indexes: the start and end of a statement cost more than
+//! its one row.
+//!
+//! Only where a statement would do the same and nothing besides. What the owner may have added (a trigger, a rule, an index, a
+//! constraint, a column, a policy) is a statement's to obey, and so is what has to fail.
+
+mod found;
+mod relation;
+mod scan;
+mod shape;
+
+use std::ffi::c_int;
+
+use pg_sys::{Datum, Oid};
+use pgrx::pg_sys;
+
+pub use found::watch;
+pub use scan::{Key, Place};
+pub use shape::{Index, Purpose, Shape};
+
+use super::catalog;
+use super::plan::See;
+use super::trigger::Tuple;
+use relation::Open;
+use scan::{Pushed, Scan};
+
+/// A table that rows may be written to without a statement.
+pub struct Table {
+    shape: &'static Shape,
+    relation: Open,
+    indexes: Vec<Oid>,
+}
+
+impl Table {
+    /// `None` if it takes a statement. `is_visible`: whether the table's policy, as it was installed, lets the rows through.
+    pub fn open(shape: &'static Shape, is_visible: impl FnOnce() -> bool) -> Option<Table> {
+        // SAFETY: reads variables of the backend.
+        let takes_statement = unsafe {
+            let hooks = [pg_sys::row_security_policy_hook_permissive, pg_sys::row_security_policy_hook_restrictive];
+            hooks.iter().any(Option::is_some)
+                || pg_sys::XactReadOnly
+                || pg_sys::IsInParallelMode()
+                || pg_sys::SessionReplicationRole != pg_sys::SESSION_REPLICATION_ROLE_ORIGIN as c_int
+        };
+        if takes_statement {
+            return None;
+        }
+        let table = catalog::relation(shape.table);
+        // Takes in what others have changed, before what was found is asked.
+        let relation = Open::table(table);
+        let indexes = found::indexes(shape, &relation, table)?;
+        // SAFETY: syscache look-ups.
+        let is_subject = unsafe {
+            pg_sys::check_enable_rls(table, Oid::INVALID, true) == pg_sys::CheckEnableRlsResult::RLS_ENABLED as c_int
+        };
+        // SAFETY: reads a variable of the backend.
+        let is_let_through = !is_subject || unsafe { pg_sys::row_security } && is_visible();
+        is_let_through.then_some(Table { shape, relation, indexes })
+    }
+
+    /// Writes a row of the shape's columns. `wanted` says which of the shape's indexes it belongs into.
+    pub fn insert(&self, row: &mut Tuple, wanted: impl Fn(usize) -> bool) {
+        let (values, nulls) = row.parts();
+        assert_eq!(values.len(), self.shape.types.len(), "a row of {:?}", self.shape.table);
+        // SAFETY: the values are of the table's columns, whose types were compared; the tuple outlives its index entries.
+        unsafe {
+            let table = self.relation.0;
+            let tuple = pg_sys::heap_form_tuple((*table).rd_att, values.as_mut_ptr(), nulls.as_mut_ptr());
+            pg_sys::simple_heap_insert(table, tuple);
+            for (n, index) in self.shape.indexes.iter().enumerate().filter(|(n, _)| wanted(*n)) {
+                let relation = Open::index(self.indexes[n]);
+                let mut keys: Vec<Datum> = index.columns.iter().map(|column| values[*column]).collect();
+                let mut are_null: Vec<bool> = index.columns.iter().map(|column| nulls[*column]).collect();
+                let check = if index.is_unique {
+                    pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
+                } else {
+                    pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
+                };
+                let info = pg_sys::BuildIndexInfo(relation.0);
+                let place = &mut (*tuple).t_self;
+                pg_sys::index_insert(
+                    relation.0,
+                    keys.as_mut_ptr(),
+                    are_null.as_mut_ptr(),
+                    place,
+                    table,
+                    check,
+                    false,
+                    info,
+                );
+            }
+        }
+    }
+
+    /// Reads the last row of an index whose first columns are `keys`.
+    pub fn last<T>(&self, index: usize, keys: &[Key], see: See, read: impl FnOnce(&Place) -> T) -> Option<T> {
+        let _snapshot = Pushed::of(see);
+        let mut scan = Scan::begin(self, index, keys);
+        scan.next(pg_sys::ScanDirection::BackwardScanDirection).then(|| read(&scan.place()))
+    }
+
+    /// Locks the row that an index has for `keys` and that `is_meant`, against other writers, and reads it. `None` if there is none,
+    /// or none any more once it is locked, or if it is locked by another transaction and `waits` is not set. 40001 where the
+    /// transaction has one snapshot, and the row was changed after it.
+    pub fn lock<T>(
+        &self,
+        index: usize,
+        keys: &[Key],
+        waits: bool,
+        is_meant: impl Fn(&Place) -> bool,
+        read: impl FnOnce(&Place) -> T,
+    ) -> Option<T> {
+        let _snapshot = Pushed::of(See::Now);
+        let mut scan = Scan::begin(self, index, keys);
+        while scan.next(pg_sys::ScanDirection::ForwardScanDirection) {
+            if is_meant(&scan.place()) {
+                let is_locked = scan.lock(waits) && is_meant(&scan.place());
+                return is_locked.then(|| read(&scan.place()));
+            }
+        }
+        None
+    }
+}
+
+/// Makes what was written visible to the statements that follow.
+pub fn finish() {
+    // SAFETY: nothing else holds on to the command's id.
+    unsafe { pg_sys::CommandCounterIncrement() };
+}

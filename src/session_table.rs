@@ -1,0 +1,102 @@
+//! The table `session` as it was installed, and how its rows are locked without a statement.
+
+use crate::address::Address;
+use crate::identity;
+use crate::postgres::direct::{Index, Key, Place, Purpose, Shape, Table};
+
+/// The columns of `session`, in their order.
+pub mod column {
+    use pgrx::pg_sys::{BYTEAOID, INT8OID, JSONBOID, JSONOID, NUMERICOID, Oid, TEXTOID, TIMESTAMPTZOID};
+
+    pub const SID: usize = 0;
+    pub const TENANT: usize = 1;
+    pub const AGENT_ID: usize = 2;
+    pub const SESSION_ID: usize = 3;
+    pub const OWNER: usize = 4;
+    pub const PARENT_SID: usize = 5;
+    pub const BRANCHED_FROM: usize = 6;
+    pub const FORK_POSITION: usize = 7;
+    pub const FORK_DIGEST: usize = 8;
+    pub const ORIGIN: usize = 9;
+    pub const TITLE: usize = 10;
+    pub const STATUS: usize = 11;
+    pub const METADATA: usize = 12;
+    pub const STATE: usize = 13;
+    pub const REVISION: usize = 14;
+    pub const INPUT_TOKENS: usize = 15;
+    pub const OUTPUT_TOKENS: usize = 16;
+    pub const COST: usize = 17;
+    pub const LEASE_DIGEST: usize = 18;
+    pub const LEASE_FENCE: usize = 19;
+    pub const LEASE_HOLDER: usize = 20;
+    pub const LEASE_EXPIRES_AT: usize = 21;
+    pub const BASE_POSITION: usize = 22;
+    pub const BASE_DIGEST: usize = 23;
+    pub const ACTIVE_AT: usize = 24;
+    pub const CREATED_AT: usize = 25;
+    pub const UPDATED_AT: usize = 26;
+    pub const CLOSED_AT: usize = 27;
+    pub const EXPIRES_AT: usize = 28;
+    pub const DELETED_AT: usize = 29;
+
+    /// Their types.
+    pub const TYPES: &[Oid] = &[
+        INT8OID,
+        TEXTOID,
+        TEXTOID,
+        TEXTOID,
+        TEXTOID,
+        INT8OID,
+        INT8OID,
+        INT8OID,
+        BYTEAOID,
+        TEXTOID,
+        TEXTOID,
+        TEXTOID,
+        JSONBOID,
+        JSONOID,
+        INT8OID,
+        INT8OID,
+        INT8OID,
+        NUMERICOID,
+        BYTEAOID,
+        INT8OID,
+        TEXTOID,
+        TIMESTAMPTZOID,
+        INT8OID,
+        BYTEAOID,
+        TIMESTAMPTZOID,
+        TIMESTAMPTZOID,
+        TIMESTAMPTZOID,
+        TIMESTAMPTZOID,
+        TIMESTAMPTZOID,
+        TIMESTAMPTZOID,
+    ];
+}
+
+use column::*;
+
+/// The index of the visible sessions' names, among those of the shape.
+const NAME: usize = 0;
+
+const SHAPE: Shape = Shape {
+    table: c"session",
+    types: TYPES,
+    indexes: &[Index { name: c"session_key", columns: &[TENANT, SESSION_ID, AGENT_ID], is_unique: true }],
+    policy: "((tenant = ( SELECT current_tenant() AS current_tenant)) AND (deleted_at IS NULL) \
+               AND ((( SELECT isolated_agent() AS isolated_agent) IS NULL) \
+                 OR (agent_id = ( SELECT isolated_agent() AS isolated_agent))))",
+    purpose: Purpose::Lock,
+};
+
+/// The table, where a session can be locked without a statement.
+pub fn open(address: &Address) -> Option<Table> {
+    Table::open(&SHAPE, || identity::shows(&address.tenant, &address.agent_id))
+}
+
+/// Locks the session of that address, and reads it. `waits`: for another transaction that holds it.
+pub fn lock<T>(table: &Table, address: &Address, waits: bool, read: impl FnOnce(&Place) -> T) -> Option<T> {
+    let [tenant, agent_id, session_id] = address.parameters().map(|text| Key::Text(text.expect("an address is whole")));
+    // Of a name there are hidden sessions, and versions from before one was hidden.
+    table.lock(NAME, &[tenant, session_id, agent_id], waits, |place| place.is_null(DELETED_AT), read)
+}
