@@ -16,16 +16,15 @@ use pgrx::pg_sys::{
 
 use crate::address::Address;
 use crate::audit::track::{self, Deed, What};
-use crate::draft::{self, Draft};
+use crate::draft;
 use crate::handoff::{Handoff, Offer};
 use crate::head::{self, Head};
 use crate::identity;
-use crate::log::Log;
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::raise;
-use crate::postgres::value::{self, Element, Json, array, bytes_datum, clock, text_datum, uuid_datum};
+use crate::postgres::value::{self, Element, array, bytes_datum, clock, text_datum, uuid_datum};
 use crate::session;
 use crate::session_rule::check_cost;
 use crate::tail::Tail;
@@ -282,17 +281,13 @@ impl<'a> Import<'a> {
                 _ => {}
             }
         }
+        // A joint may stand right behind what was written.
         batch.flush()?;
         // What the ancestors' logs tell of what is missing has to stand in the session's own, as after a flattening.
-        let explain = |entry: &'a Entry<'static>| {
-            let op = if entry.op.as_deref() == Some(Op::Trim.as_str()) { Op::Trim } else { Op::Erase };
-            let payload = entry.payload.as_deref().map(Json::from_part);
-            Draft { op, target: entry.target, payload, ..Draft::of(op) }
-        };
-        let drafts: Vec<Draft> = self.checked.explanations.iter().map(explain).collect();
-        let log = Log::of(spi, head).ok_or_else(|| head::unknown(sid))?;
-        log.write(&drafts, None);
-        Ok(())
+        for Entry { op, target, payload, .. } in self.checked.explanations.iter().cloned() {
+            batch.add_entry(Entry { op, target, payload, ..Entry::default() }, 0)?;
+        }
+        batch.flush()
     }
 
     fn note(&self, spi: &Spi) {

@@ -78,7 +78,7 @@ async fn what_is_missing_in_what_is_inherited_stays_explained() {
         assert!(verdict.ok, "{verdict:?}");
         assert_eq!((verdict.redacted, verdict.entries), (before.redacted, before.entries + 4));
         let reasons =
-            "select count(*) from agent_sessions.session_log($1::text) where op = 'erase' and imported_at is null
+            "select count(*) from agent_sessions.session_log($1::text) where op = 'erase' and imported_at is not null
             and payload ->> 'reason' = 'asked'";
         assert_eq!(writer.value::<i64>(reasons, &[&name]).await, 3);
         let again = export(&writer, name).await;
@@ -87,6 +87,17 @@ async fn what_is_missing_in_what_is_inherited_stays_explained() {
         import(&writer, &again).await;
         assert_eq!(export(&writer, name).await, again);
     }
+    // Where the branch has no entry of its own, what explains stands right at the joint.
+    writer.branched(Branch::of("s").named("d").at_target(8)).await;
+    let lines = export(&writer, "d").await;
+    deleted(&writer, "d").await;
+    assert_eq!(import(&writer, &lines).await, 12);
+    let verdict = writer.verify("d").await;
+    assert!(verdict.ok, "{verdict:?}");
+    let again = export(&writer, "d").await;
+    super::program::assert_whole(&again).await;
+    writer.append("d", "12").await;
+    assert!(writer.verify("d").await.ok);
 }
 
 /// Families of branches at random: at every depth, what was imported reads as what was exported.
