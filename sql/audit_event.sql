@@ -110,4 +110,4 @@ comment on column agent_sessions.audit_anchor_leaf.stream is 'The stream, if it 
 comment on column agent_sessions.audit_anchor_leaf.seq is 'The seq of the stream''s head';
 comment on table agent_sessions.audit_tracking is 'What the engine writes down of itself, by tenant';
 comment on column agent_sessions.audit_tracking.tenant is 'The tenant';
-comment on column agent_sessions.audit_tracking.what is 'state, delete, branch, erase, trim, lease, access or tenant';
+comment on column agent_sessions.audit_tracking.what is 'state, delete, branch, import, erase, trim, lease, access or tenant';

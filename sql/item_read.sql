@@ -89,11 +89,11 @@ create function agent_sessions.session_log(
   tenant text default null
 ) returns table (
   "position" bigint, op text, target bigint, kind text, item_id text, tag text, author text, payload json, attrs jsonb,
-  created_at timestamptz, digest bytea
+  created_at timestamptz, digest bytea, imported_at timestamptz
 )
 language c stable parallel restricted as 'MODULE_PATHNAME', 'agent_sessions_session_log';
 comment on function agent_sessions.session_log(text, bigint, bigint, integer, boolean, text, text) is
-  'Every entry of the log, with its op and target, those that a branch inherits included. after, before: positions, themselves excluded. max_rows: all when NULL. No rows for a session that does not exist; SE001 for a negative max_rows';
+  'Every entry of the log, with its op and target, those that a branch inherits included. imported_at: when session_import has brought it, else NULL. after, before: positions, themselves excluded. max_rows: all when NULL. No rows for a session that does not exist; SE001 for a negative max_rows';
 
 create function agent_sessions.session_stats(
   session_id text,

@@ -15,6 +15,7 @@ create table agent_sessions.session_item (
   content_digest bytea not null,
   digest bytea not null,
   created_at timestamptz not null,
+  imported_at timestamptz,
   constraint session_item_pkey primary key (sid, position),
   constraint session_item_position_check check (position >= 0),
   constraint session_item_op_check check (op in ('append', 'open', 'revise', 'retract', 'retract_from', 'trim', 'erase')),
@@ -68,6 +69,8 @@ comment on column agent_sessions.session_item.salt is 'Random bytes that keep co
 comment on column agent_sessions.session_item.content_digest is 'SHA-256 of salt, payload and attrs; stays when they are erased';
 comment on column agent_sessions.session_item.digest is 'SHA-256 of the previous digest and of the entry: the link of the chain';
 comment on column agent_sessions.session_item.created_at is 'When the entry was written, by the server''s clock';
+
+comment on column agent_sessions.session_item.imported_at is 'When session_import has brought the entry: what it says, its time included, is what was imported. NULL for an entry that was written here';
 
 comment on index agent_sessions.session_item_cut_idx is 'The few entries that retract a range, which every reader of a changed log has to know';
 comment on index agent_sessions.session_item_target_idx is 'The entries that change what is live; a session without any reads as a bare index scan';

@@ -33,7 +33,7 @@ const READER: &[&str] = &[
      agent_sessions.cursor_at, agent_sessions.cursor_sid, agent_sessions.session_matching, agent_sessions.sids_named",
     "execute on function agent_sessions.session_get, agent_sessions.session_list, agent_sessions.session_history, \
      agent_sessions.session_context, agent_sessions.session_log, agent_sessions.session_stats, \
-     agent_sessions.session_lineage, agent_sessions.session_verify",
+     agent_sessions.session_lineage, agent_sessions.session_verify, agent_sessions.session_export",
 ];
 
 /// What a writer needs besides: columns that are a client's to give. With table-wide privileges, raw SQL could hide
@@ -50,7 +50,7 @@ const WRITER: &[&str] = &[
      agent_sessions.session_append, agent_sessions.session_append_batch, agent_sessions.session_revise, \
      agent_sessions.session_retract, agent_sessions.session_pop, agent_sessions.session_delta",
     "execute on function agent_sessions.session_branch, agent_sessions.session_flatten, agent_sessions.session_trim, agent_sessions.session_erase, \
-     agent_sessions.session_expire",
+     agent_sessions.session_expire, agent_sessions.session_import",
     "execute on function agent_sessions.session_claim, agent_sessions.session_claim_next, agent_sessions.session_extend, \
      agent_sessions.session_release",
 ];

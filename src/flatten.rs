@@ -35,9 +35,9 @@ static ENTRIES: KeptPlan = KeptPlan::new(
 
 static COPY: KeptPlan = KeptPlan::new(
     c"insert into agent_sessions.session_item (sid, position, tenant, agent_id, op, kind, item_id, tag, author, target, \
-        payload, attrs, salt, content_digest, digest, created_at) \
+        payload, attrs, salt, content_digest, digest, created_at, imported_at) \
       select $3, i.position, $4, $5, i.op, i.kind, i.item_id, i.tag, i.author, i.target, i.payload, i.attrs, i.salt, \
-        i.content_digest, $6, i.created_at \
+        i.content_digest, $6, i.created_at, i.imported_at \
       from agent_sessions.session_item i \
       where i.sid operator(pg_catalog.=) $1 and i.position operator(pg_catalog.=) $2",
     &[INT8OID, INT8OID, INT8OID, TEXTOID, TEXTOID, BYTEAOID],

@@ -19,7 +19,8 @@ use crate::sql;
 /// The columns of an entry, in the order of [`column`].
 macro_rules! columns {
     () => {
-        "i.position, i.op, i.kind, i.item_id, i.tag, i.author, i.payload, i.attrs, i.created_at, i.digest, i.target"
+        "i.position, i.op, i.kind, i.item_id, i.tag, i.author, i.payload, i.attrs, i.created_at, i.digest, i.target, \
+         i.imported_at"
     };
 }
 
@@ -471,8 +472,8 @@ pub fn session_log(call: &mut Call) -> Returns {
 /// An entry as session_log shows it: its target stands behind its op.
 fn entry_columns(row: Row) -> Vec<Option<Datum>> {
     let mut columns = row.datums();
-    columns.insert(column::OP + 1, row.datum(column::TARGET));
-    columns.truncate(column::TARGET + 1);
+    let target = columns.remove(column::TARGET);
+    columns.insert(column::OP + 1, target);
     columns
 }
 

@@ -78,6 +78,8 @@ fn write<'a>(spi: &Spi, sid: i64, mut row: Tuple<'a>) -> Returns<'a> {
     }
     // SE019 before the look-up: it must not tell whether there is such a session.
     identity::tenant()?;
+    // A row that the log chains itself is none that was brought.
+    row.clear(column::IMPORTED_AT);
     let Some(log) = Head::lock_by_sid(spi, sid).and_then(|head| Log::of(spi, head)) else {
         return Err(head::unknown(sid));
     };
@@ -303,7 +305,7 @@ pub fn on_item_change<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
 /// Whether an update leaves of a row all but its content, and an erase entry of its log says so.
 fn is_erased(old: &Tuple, new: &Tuple) -> bool {
     use column::*;
-    let words = [SID, POSITION, TARGET, CREATED_AT];
+    let words = [SID, POSITION, TARGET, CREATED_AT, IMPORTED_AT];
     let bytes = [TENANT, AGENT_ID, OP, KIND, ITEM_ID, TAG, AUTHOR, CONTENT_DIGEST, DIGEST];
     let same = words.iter().all(|&column| new.same_word(old, column))
         && bytes.iter().all(|&column| new.same_bytes(old, column));

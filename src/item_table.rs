@@ -31,6 +31,7 @@ pub mod column {
     pub const CONTENT_DIGEST: usize = 13;
     pub const DIGEST: usize = 14;
     pub const CREATED_AT: usize = 15;
+    pub const IMPORTED_AT: usize = 16;
 
     /// Their types.
     pub const TYPES: &[Oid] = &[
@@ -49,6 +50,7 @@ pub mod column {
         UUIDOID,
         BYTEAOID,
         BYTEAOID,
+        TIMESTAMPTZOID,
         TIMESTAMPTZOID,
     ];
 }

@@ -19,12 +19,14 @@ mod delta;
 mod doctor;
 mod draft;
 mod erase;
+mod export;
 mod family;
 mod flatten;
 mod handoff;
 mod head;
 mod history;
 mod identity;
+mod import;
 mod item;
 mod item_rule;
 mod item_table;
@@ -95,6 +97,8 @@ export! {
         history::session_log as "session_log",
         history::session_stats as "session_stats",
         verify::session_verify as "session_verify",
+        export::session_export as "session_export",
+        import::session_import as "session_import",
         audit::append::audit_append as "audit_append",
         audit::append::audit_append_batch as "audit_append_batch",
         audit::append::audit_payload as "audit_payload",
@@ -152,7 +156,8 @@ pgrx::extension_sql_file!("../sql/session_write.sql", name = "session_write", re
 pgrx::extension_sql_file!("../sql/item_write.sql", name = "item_write", requires = ["session_write"]);
 pgrx::extension_sql_file!("../sql/branch.sql", name = "branch", requires = ["item_write"]);
 pgrx::extension_sql_file!("../sql/retention.sql", name = "retention", requires = ["branch"]);
-pgrx::extension_sql_file!("../sql/lease.sql", name = "lease", requires = ["retention"]);
+pgrx::extension_sql_file!("../sql/archive.sql", name = "archive", requires = ["retention"]);
+pgrx::extension_sql_file!("../sql/lease.sql", name = "lease", requires = ["archive"]);
 pgrx::extension_sql_file!("../sql/activity.sql", name = "activity", requires = ["lease"]);
 pgrx::extension_sql_file!("../sql/audit_write.sql", name = "audit_write", requires = ["activity"]);
 pgrx::extension_sql_file!("../sql/audit_read.sql", name = "audit_read", requires = ["audit_write"]);

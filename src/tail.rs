@@ -47,11 +47,13 @@ impl Tail {
                 rows.first().and_then(|row| row.int8(0).zip(row.bytes(1).and_then(value::digest)))
             }
         };
-        let Some((position, previous)) = last else {
-            let base = Base::of(spi, see, head.sid)?;
-            return Some(Tail { next_position: base.position, previous: base.previous });
+        let tail = match last {
+            Some((position, previous)) => Tail { next_position: position + 1, previous },
+            None => {
+                let base = Base::of(spi, see, head.sid)?;
+                Tail { next_position: base.position, previous: base.previous }
+            }
         };
-        let tail = Tail { next_position: position + 1, previous };
         if head.origin.is_flattened() && head.origin.fork_position == Some(tail.next_position) {
             let (_, previous) = Base::of(spi, see, head.sid)?.rejoin?;
             return Some(Tail { previous, ..tail });

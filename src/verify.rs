@@ -13,7 +13,8 @@ use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
 use crate::postgres::value::text_datum;
 
-static ENTRIES: KeptPlan = KeptPlan::new(
+/// The entries of a session before a position.
+pub static ENTRIES: KeptPlan = KeptPlan::new(
     c"select i.position, i.tenant, i.agent_id, i.op, i.kind, i.item_id, i.tag, i.author, i.target, i.created_at, i.salt, \
         i.payload, i.attrs, i.content_digest, i.digest \
       from agent_sessions.session_item i \
@@ -21,8 +22,8 @@ static ENTRIES: KeptPlan = KeptPlan::new(
     &[INT8OID, INT8OID],
 );
 
-// What an ancestor's log says behind the fork about the entries before it.
-static EXPLANATIONS: KeptPlan = KeptPlan::new(
+/// What an ancestor's log says behind the fork about the entries before it.
+pub static EXPLANATIONS: KeptPlan = KeptPlan::new(
     c"select i.position, i.tenant, i.agent_id, i.op, i.kind, i.item_id, i.tag, i.author, i.target, i.created_at, i.salt, \
         i.payload, i.attrs, i.content_digest, i.digest \
       from agent_sessions.session_item i \
@@ -82,7 +83,8 @@ pub fn walk(spi: &Spi, stretches: &[Stretch]) -> Option<Verdict> {
     Some(walk.finish())
 }
 
-fn entry(row: Row<'_>) -> Entry<'_> {
+/// A row of [`ENTRIES`] or [`EXPLANATIONS`].
+pub fn entry(row: Row<'_>) -> Entry<'_> {
     Entry {
         tenant: row.text(1).unwrap_or_default(),
         agent_id: row.text(2).unwrap_or_default(),

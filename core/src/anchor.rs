@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::audit;
-use crate::digest::{Digest, hex};
+use crate::digest::{Digest, hex, unhex};
 use crate::merkle::{self, Beside};
 
 /// The head of a chain, as an anchor takes it.
@@ -104,18 +104,6 @@ fn beside(text: &str) -> Option<Beside> {
         ("r", right) => unhex(right).map(Beside::Right),
         _ => None,
     }
-}
-
-/// A digest of 64 hexadecimal digits, in lower case.
-pub fn unhex(text: &str) -> Option<Digest> {
-    let mut digest = [0; 32];
-    if text.len() != 64 || !text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) {
-        return None;
-    }
-    for (byte, at) in digest.iter_mut().zip((0..).step_by(2)) {
-        *byte = u8::from_str_radix(&text[at..at + 2], 16).ok()?;
-    }
-    Some(digest)
 }
 
 #[cfg(test)]

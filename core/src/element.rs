@@ -49,49 +49,52 @@ pub fn parse(items: &str) -> Result<Vec<Element<'_>>, Error> {
 /// SE001 if it is no array, or, naming the element from 0, if one is no object, lacks a key that it needs, has one of another
 /// name or a value of another type; SE018 if there are more than 100 000.
 pub fn parse_as<'a, E: Deserialize<'a>>(argument: &'static str, array: &'a str) -> Result<Vec<E>, Error> {
-    let raw = serde_json::from_str::<Bounded>(array);
-    let raw = raw.map_err(|_| Error::invalid(argument, "must be a JSON array of objects"))?;
-    limit::at_most(argument, raw.count, limit::BATCH_ELEMENTS)?;
-    raw.elements
-        .into_iter()
-        .enumerate()
-        .map(|(index, element)| {
-            // serde would read an array as an object whose keys are left out.
-            if !element.get().starts_with('{') {
-                return Err(Error::invalid(argument, "must be a JSON array of objects").in_element(index));
-            }
-            serde_json::from_str(element.get())
-                .map_err(|error| Error::invalid(argument, error.to_string()).in_element(index))
-        })
-        .collect()
+    let parsed = |(index, element): (usize, &'a RawValue)| {
+        // serde would read an array as an object whose keys are left out.
+        if !element.get().starts_with('{') {
+            return Err(Error::invalid(argument, NO_OBJECTS).in_element(index));
+        }
+        serde_json::from_str(element.get())
+            .map_err(|error| Error::invalid(argument, error.to_string()).in_element(index))
+    };
+    split::<{ limit::BATCH_ELEMENTS }>(argument, array)?.into_iter().enumerate().map(parsed).collect()
 }
 
-/// As many elements of an array as a batch may have, and the count of them all: more are passed over, not kept.
-struct Bounded<'a> {
+const NO_OBJECTS: &str = "must be a JSON array of objects";
+
+/// The elements of an array as they stand in it. SE001 if it is no array, SE018 if there are more than `LIMIT`.
+pub fn split<'a, const LIMIT: usize>(argument: &'static str, array: &'a str) -> Result<Vec<&'a RawValue>, Error> {
+    let raw = serde_json::from_str::<Bounded<LIMIT>>(array).map_err(|_| Error::invalid(argument, NO_OBJECTS))?;
+    limit::at_most(argument, raw.count, LIMIT)?;
+    Ok(raw.elements)
+}
+
+/// At most `LIMIT` elements of an array, and the count of them all: more are passed over, not kept.
+struct Bounded<'a, const LIMIT: usize> {
     elements: Vec<&'a RawValue>,
     count: usize,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Bounded<'a> {
-    fn deserialize<D: serde::Deserializer<'de>>(input: D) -> Result<Bounded<'a>, D::Error> {
-        struct Elements<'a>(PhantomData<&'a ()>);
+impl<'de: 'a, 'a, const LIMIT: usize> Deserialize<'de> for Bounded<'a, LIMIT> {
+    fn deserialize<D: serde::Deserializer<'de>>(input: D) -> Result<Bounded<'a, LIMIT>, D::Error> {
+        struct Elements<'a, const LIMIT: usize>(PhantomData<&'a ()>);
 
-        impl<'de: 'a, 'a> Visitor<'de> for Elements<'a> {
-            type Value = Bounded<'a>;
+        impl<'de: 'a, 'a, const LIMIT: usize> Visitor<'de> for Elements<'a, LIMIT> {
+            type Value = Bounded<'a, LIMIT>;
 
             fn expecting(&self, to: &mut std::fmt::Formatter) -> std::fmt::Result {
                 to.write_str("an array")
             }
 
-            fn visit_seq<S: SeqAccess<'de>>(self, mut array: S) -> Result<Bounded<'a>, S::Error> {
+            fn visit_seq<S: SeqAccess<'de>>(self, mut array: S) -> Result<Bounded<'a, LIMIT>, S::Error> {
                 let mut elements = Vec::new();
-                while elements.len() < limit::BATCH_ELEMENTS
+                while elements.len() < LIMIT
                     && let Some(element) = array.next_element()?
                 {
                     elements.push(element);
                 }
                 let mut count = elements.len();
-                if count == limit::BATCH_ELEMENTS {
+                if count == LIMIT {
                     while array.next_element::<IgnoredAny>()?.is_some() {
                         count += 1;
                     }

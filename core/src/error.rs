@@ -190,6 +190,7 @@ impl Error {
             Error::AppendOnly { .. } => "Revise or retract by a further entry; the log keeps what was written.".into(),
             Error::Immutable { .. } => "Make a new one instead of changing it.".into(),
             Error::CredentialRejected { .. } => "Store a reference to the secret, not the secret.".into(),
+            Error::DigestMismatch { column: "lines", .. } => "Export the session again; nothing was written.".into(),
             Error::DigestMismatch { .. } => "Leave the column out to have it set.".into(),
             Error::LimitExceeded { .. } => "Split the content, or have the administrator raise the limit.".into(),
             Error::TenantDenied { .. } => {

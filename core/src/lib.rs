@@ -2,6 +2,7 @@
 //! what a batch element looks like, and which error a client gets. The engine calls these; nothing here calls back.
 
 pub mod anchor;
+pub mod archive;
 pub mod audit;
 pub mod chain;
 pub mod cursor;

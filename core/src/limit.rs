@@ -14,6 +14,8 @@ pub const DEFAULT_PAYLOAD_BYTES: usize = 64 << 20;
 pub const MAX_PAYLOAD_BYTES: usize = 255 << 20;
 /// Elements of one batch, and targets of one retract.
 pub const BATCH_ELEMENTS: usize = 100_000;
+/// Lines of one import. They are read one by one, so that there may be more of them than elements of a batch.
+pub const ARCHIVE_LINES: usize = 1_000_000;
 
 /// SE018 if `actual` is more than `limit`.
 pub fn at_most(argument: &'static str, actual: usize, limit: usize) -> Result<(), Error> {

@@ -1,6 +1,7 @@
 //! Proofs that an event is under an anchor's root: made from the tables, checked without them.
 
-use agent_sessions_core::anchor::{Format, Proof, path_text, unhex};
+use agent_sessions_core::anchor::{Format, Proof, path_text};
+use agent_sessions_core::digest::unhex;
 use agent_sessions_core::error::Error;
 use agent_sessions_core::{limit, merkle};
 use pgrx::pg_sys::{Datum, INT8OID, TEXTOID};

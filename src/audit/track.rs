@@ -45,6 +45,7 @@ pub enum What {
     State,
     Delete,
     Branch,
+    Import,
     Erase,
     Trim,
     Lease,
@@ -53,14 +54,24 @@ pub enum What {
 }
 
 impl What {
-    const ALL: [What; 8] =
-        [What::State, What::Delete, What::Branch, What::Erase, What::Trim, What::Lease, What::Access, What::Tenant];
+    const ALL: [What; 9] = [
+        What::State,
+        What::Delete,
+        What::Branch,
+        What::Import,
+        What::Erase,
+        What::Trim,
+        What::Lease,
+        What::Access,
+        What::Tenant,
+    ];
 
     const fn as_str(self) -> &'static str {
         match self {
             What::State => "state",
             What::Delete => "delete",
             What::Branch => "branch",
+            What::Import => "import",
             What::Erase => "erase",
             What::Trim => "trim",
             What::Lease => "lease",
@@ -120,7 +131,10 @@ pub fn audit_track(call: &mut Call) -> Returns {
     let enabled = call.bool().ok_or_else(|| Error::invalid("enabled", "must be given"))?;
     let whats: Vec<What> = What::ALL.into_iter().filter(|known| what == "all" || known.as_str() == what).collect();
     if whats.is_empty() {
-        return Err(Error::invalid("what", "must be all, state, delete, branch, erase, trim, lease, access or tenant"));
+        return Err(Error::invalid(
+            "what",
+            "must be all, state, delete, branch, import, erase, trim, lease, access or tenant",
+        ));
     }
     let tenant = identity::tenant()?;
     let spi = Spi::connect();

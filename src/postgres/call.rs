@@ -114,9 +114,18 @@ impl<'a> Call<'a> {
 
     /// Makes the function return a set, row by row.
     pub fn set(&mut self) -> Set<'a> {
+        self.set_as(0)
+    }
+
+    /// Makes the function return a set of values that are no rows.
+    pub fn set_of_values(&mut self) -> Set<'a> {
+        self.set_as(pg_sys::MAT_SRF_USE_EXPECTED_DESC)
+    }
+
+    fn set_as(&mut self, flags: u32) -> Set<'a> {
         // SAFETY: PostgreSQL checks that the caller takes a materialised set; the store lives as long as the query.
         unsafe {
-            pg_sys::InitMaterializedSRF(self.fcinfo, 0);
+            pg_sys::InitMaterializedSRF(self.fcinfo, flags);
             Set { info: (*self.fcinfo).resultinfo.cast(), _call: PhantomData }
         }
     }

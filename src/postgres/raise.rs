@@ -62,6 +62,15 @@ pub fn owner_only(function: &str) -> ! {
     );
 }
 
+/// 42501: what the policies would not let the caller write or see.
+pub fn outside_of_policy() -> ! {
+    pgrx::ereport!(
+        ERROR,
+        pgrx::PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
+        "the session would be another agent's than the one that agent_sessions.isolation leaves visible"
+    );
+}
+
 /// 09000: another trigger has changed or dropped a row that the engine wrote, and the chain would have a gap.
 pub fn row_was_dropped() -> ! {
     pgrx::ereport!(

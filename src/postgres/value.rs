@@ -75,15 +75,28 @@ pub fn jsonb_contains(whole: Datum, part: Datum) -> bool {
 }
 
 /// The jsonb datum of a JSON text, or the server's words for why it is none.
-///
-/// Only errors of the class "data exception" are taken; jsonb_in holds nothing that an error would have to release.
 pub fn jsonb(json: &str) -> Result<Datum, String> {
-    let input = CString::new(json).map_err(|_| "holds a NUL".to_owned())?;
+    input(pg_sys::F_JSONB_IN, json)
+}
+
+/// The json datum of a text that may be JSON. As [`jsonb`].
+pub fn json(json: &str) -> Result<Datum, String> {
+    input(pg_sys::F_JSON_IN, json)
+}
+
+/// The numeric datum of a text that may be a number. As [`jsonb`].
+pub fn numeric(number: &str) -> Result<Datum, String> {
+    input(pg_sys::F_NUMERIC_IN, number)
+}
+
+/// Runs the input function of a type.
+///
+/// Only errors of the class "data exception" are taken; these functions hold nothing that an error would have to release.
+fn input(function: u32, text: &str) -> Result<Datum, String> {
+    let input = CString::new(text).map_err(|_| "holds a NUL".to_owned())?;
     pgrx::PgTryBuilder::new(std::panic::AssertUnwindSafe(|| {
-        // SAFETY: the input function reads the C string and returns a new jsonb.
-        Ok(unsafe {
-            pg_sys::OidInputFunctionCall(Oid::from(pg_sys::F_JSONB_IN), input.as_ptr().cast_mut(), Oid::INVALID, -1)
-        })
+        // SAFETY: the input function reads the C string and returns a new datum.
+        Ok(unsafe { pg_sys::OidInputFunctionCall(Oid::from(function), input.as_ptr().cast_mut(), Oid::INVALID, -1) })
     }))
     .catch_others(|caught| match &caught {
         pg_sys::panic::CaughtError::PostgresError(report)
@@ -175,11 +188,15 @@ pub fn array(element: Element, values: &[Option<Datum>]) -> Datum {
 
 #[derive(Clone, Copy)]
 pub enum Element {
+    Int4,
     Int8,
     Oid,
     Text,
     Json,
     Jsonb,
+    Uuid,
+    Bytes,
+    Time,
 }
 
 impl Element {
@@ -191,6 +208,10 @@ impl Element {
             Element::Text => (pg_sys::TEXTOID, -1, false, b'i'),
             Element::Json => (pg_sys::JSONOID, -1, false, b'i'),
             Element::Jsonb => (pg_sys::JSONBOID, -1, false, b'i'),
+            Element::Int4 => (pg_sys::INT4OID, 4, true, b'i'),
+            Element::Uuid => (pg_sys::UUIDOID, 16, false, b'c'),
+            Element::Bytes => (pg_sys::BYTEAOID, -1, false, b'i'),
+            Element::Time => (pg_sys::TIMESTAMPTZOID, 8, true, b'd'),
         }
     }
 }

@@ -22,7 +22,7 @@ const EXPORT: &str = "
     from agent_sessions.session_item";
 
 /// Two agents, two tenants, every operation, and values that a hash of text could get wrong.
-async fn fill(db: &Database) {
+pub async fn fill(db: &Database) {
     let writer = db.writer().await;
     every_operation(&writer, "").await;
     every_operation(&writer, "planner/東京").await;

@@ -72,7 +72,7 @@ async fn an_append_stores_all_that_is_given() {
         log[0],
         json!({"position": 0, "op": "append", "target": 0, "kind": "tool_call", "item_id": "call-1", "tag": "turn 1",
             "author": "coder", "payload": {"b": 1, "a": 2}, "attrs": {"tool": "grep"}, "created_at": null,
-            "digest": null})
+            "digest": null, "imported_at": null})
     );
     assert_eq!((&log[1]["op"], &log[1]["target"]), (&json!("open"), &Value::Null));
 }
@@ -88,7 +88,7 @@ async fn rows_of_items_have_the_documented_columns() {
         ("session_pop(session_id => 's')", item),
         (
             "session_log(session_id => 's')",
-            "position op target kind item_id tag author payload attrs created_at digest",
+            "position op target kind item_id tag author payload attrs created_at digest imported_at",
         ),
         (
             "session_append_batch(session_id => 's', items => '[]')",

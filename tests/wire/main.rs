@@ -2,6 +2,7 @@
 
 mod activity;
 mod activity_plans;
+mod archive;
 mod audit;
 mod audit_proof;
 mod backup;
@@ -24,6 +25,7 @@ mod drivers;
 mod dump;
 mod exhaustion;
 mod explain;
+mod fuzz;
 mod hardening;
 mod held_snapshot;
 mod hiding;

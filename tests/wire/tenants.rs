@@ -275,6 +275,8 @@ async fn assert_denied(connection: &Connection, why: &str) {
         "select * from agent_sessions.session_history(session_id => 's')",
         "select * from agent_sessions.session_log(session_id => 's')",
         "select * from agent_sessions.session_verify(session_id => 's')",
+        "select * from agent_sessions.session_export(session_id => 's')",
+        "select agent_sessions.session_import('[{\"session\": {\"session_id\": \"mine\"}}]')",
         "select * from agent_sessions.audit_list()",
         "select * from agent_sessions.audit_list('s', newest_first => false)",
         "select * from agent_sessions.audit_stats()",

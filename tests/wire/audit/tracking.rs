@@ -60,6 +60,7 @@ async fn everything(db: &Database, admin: &Connection, other: &str) {
              select agent_sessions.session_trim('long', 2);
              select agent_sessions.session_claim('held', '1 hour');
              select agent_sessions.session_delete('gone');
+             select agent_sessions.session_import('[{\"session\": {\"session_id\": \"copy\"}}]');
              delete from agent_sessions.session where session_id = 'raw gone'",
         )
         .await;
@@ -72,10 +73,16 @@ async fn everything(db: &Database, admin: &Connection, other: &str) {
 }
 
 /// For each word of audit_track, what it makes of `everything`, without the actors.
-const TOLD: [(&str, &[&str]); 8] = [
+const TOLD: [(&str, &[&str]); 9] = [
     ("state", &["session_set - s {\"changed\":[\"title\"],\"revision\":1}"]),
     ("delete", &["session_delete - gone null", "session_delete - raw gone null"]),
     ("branch", &["session_branch - b {\"fork_position\":5}"]),
+    (
+        "import",
+        &[
+            "session_import - copy {\"agent_id\":null,\"digest\":null,\"next_position\":0,\"session_id\":\"copy\",\"tenant\":null}",
+        ],
+    ),
     ("erase", &["session_erase - s {\"erased\":1,\"item_id\":null,\"reason\":\"r\",\"target\":0}"]),
     ("trim", &["session_trim - long {\"base_position\":2,\"removed\":2}"]),
     ("lease", &["session_break_lease - held null"]),
@@ -126,16 +133,16 @@ async fn all_tracks_each_of_them_once() {
     wanted.sort();
     assert_eq!(told, wanted);
     let verdict =
-        Verdict { stream: TRAIL.to_owned(), entries: 9, redacted: 0, ok: true, first_bad_seq: None, reason: None };
+        Verdict { stream: TRAIL.to_owned(), entries: 10, redacted: 0, ok: true, first_bad_seq: None, reason: None };
     assert_eq!(verdicts(&writer, "").await, [verdict]);
     let actors = column(&writer, TRAIL, "actor").await;
     let of = |role: &Role| actors.iter().filter(|actor| **actor == db.role_name(role)).count();
-    assert_eq!((of(&Role::Writer), of(&Role::Owner)), (6, 2));
+    assert_eq!((of(&Role::Writer), of(&Role::Owner)), (7, 2));
     // A deed is no more than that: no status, attrs, id, or time of its own.
     let plain =
         "agent_sessions.audit_event where status is null and attrs is null and event_id is null and fields is null
                    and occurred_at = recorded_at";
-    assert_eq!(count(&writer, plain).await, 9);
+    assert_eq!(count(&writer, plain).await, 10);
 }
 
 #[tokio::test(flavor = "multi_thread")]

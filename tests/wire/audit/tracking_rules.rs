@@ -23,7 +23,8 @@ async fn words_are_enabled_and_disabled_one_by_one_or_all() {
         admin.run(&format!("select agent_sessions.audit_track(what => '{what}', enabled => {enabled})")).await;
         tracked(&db).await
     };
-    const ALL: [&str; 8] = [":access", ":branch", ":delete", ":erase", ":lease", ":state", ":tenant", ":trim"];
+    const ALL: [&str; 9] =
+        [":access", ":branch", ":delete", ":erase", ":import", ":lease", ":state", ":tenant", ":trim"];
     assert_eq!(call("state", true).await, [":state"]);
     assert_eq!(call("state", true).await, [":state"]);
     assert_eq!(call("erase", true).await, [":erase", ":state"]);
@@ -259,7 +260,7 @@ async fn a_restore_writes_no_trail() {
         let copy = Database::empty("track_restored").await;
         copy.psql(role).input(before + &dump).output().await;
         assert_eq!(texts(&copy.superuser().await, stored).await, events);
-        assert_eq!(tracked(&copy).await.len(), 8);
+        assert_eq!(tracked(&copy).await.len(), 9);
         // And it goes on.
         let writer = copy.writer().await;
         writer.run(SET).await;

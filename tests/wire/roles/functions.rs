@@ -132,6 +132,13 @@ pub const FUNCTIONS: &[Function] = &[
     function("session_stats", Reader, None, &[("session_id", "'s'"), ("agent_id", "''"), ("tenant", "''")]),
     function("session_lineage", Reader, None, &[("session_id", "'s'"), ("agent_id", "''"), ("tenant", "''")]),
     function("session_verify", Reader, None, &[("session_id", "'s'"), ("agent_id", "''"), ("tenant", "''")]),
+    function("session_export", Reader, None, &[("session_id", "'s'"), ("agent_id", "''"), ("tenant", "''")]),
+    function(
+        "session_import",
+        Writer,
+        MISSING,
+        &[("lines", "'[{\"session\": {}}]'"), ("session_id", "'imported'"), ("agent_id", "''")],
+    ),
     function(
         "session_create",
         Writer,

@@ -150,6 +150,7 @@ pub const RELATIONS: &[Relation] = &[
             kept("content_digest", "sha256('')"),
             kept("digest", "sha256('')"),
             kept("created_at", "now()"),
+            kept("imported_at", "now()"),
         ],
     ),
     table(
