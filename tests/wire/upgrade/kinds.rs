@@ -19,7 +19,7 @@ const SEEN: &[(&[&str], &str)] = &[
     (&["column"], "alter table agent_sessions.session add added text"),
     (&["column"], "alter table agent_sessions.session add added text; alter table agent_sessions.session drop added"),
     (&["column"], "alter table agent_sessions.audit_tracking alter what type varchar collate \"C\""),
-    (&["column"], "alter table agent_sessions.setting alter value type text collate \"C\""),
+    (&["column"], "alter table agent_sessions.audit_anchor_leaf alter leaf type text collate \"C\""),
     (&["column"], "alter type agent_sessions.item_row rename attribute delta_text to chunks"),
     (&["column"], "comment on column agent_sessions.setting.value is 'another'"),
     (&["column"], "alter index agent_sessions.audit_event_time_idx alter column 2 set statistics 10"),
