@@ -3,7 +3,7 @@ PG ?= 15
 # The server for build, install and installcheck.
 PG_CONFIG ?= pg_config
 
-.PHONY: build install installcheck demo psql stop test lint clean help
+.PHONY: build install installcheck package packagecheck demo psql stop test lint clean help
 
 build:
 	@scripts/package.sh build $(PG_CONFIG)
@@ -13,6 +13,12 @@ install:
 
 installcheck:
 	@scripts/installcheck.sh $(PG_CONFIG)
+
+package:
+	@scripts/package.sh debian $(PG_CONFIG)
+
+packagecheck:
+	@scripts/debian_package_check.sh $(PG_CONFIG)
 
 demo:
 	@scripts/demo.sh $(PG)
@@ -37,6 +43,8 @@ define HELP
 make                builds the extension for the server of PG_CONFIG (default: pg_config on PATH)
 make install        installs it there; DESTDIR is respected; after make it needs no Rust: sudo make install
 make installcheck   tests a running server that has it: PGHOST, PGPORT, PGUSER (superuser, trusted in every role)
+make package        a .deb for Debian's server of PG_CONFIG, under target/package
+make packagecheck   installs and tries that one in a root that debootstrap makes (as root; some minutes)
 
 make demo           sets up this machine, starts a private server, plays a conversation, leaves the server running
 make psql           psql in the demo's database

@@ -18,6 +18,7 @@ has_libclang() {
 has_openssl() { has pkg-config && pkg-config --exists openssl; }
 has_server() { [ -x "/usr/lib/postgresql/$major/bin/postgres" ]; }
 has_server_headers() { [ -e "/usr/include/postgresql/$major/server/postgres.h" ]; }
+has_pooler() { has pgbouncer || [ -x /usr/sbin/pgbouncer ]; }
 has_venv() { has python3 && python3 -c 'import ensurepip, venv' 2>/dev/null; }
 
 packages=()
@@ -50,13 +51,15 @@ check() {
     if [ "$level" = test ]; then
         require 'Node.js' nodejs has node
         require 'npm' npm has npm
+        require 'PgBouncer' pgbouncer has_pooler
     fi
 }
 
 list_wanted() { printf '    - %s\n' "${wanted[@]}"; }
 
-# Debian's server packages create and start a cluster of their own when they are installed; nothing here needs it.
+# Debian's packages create a cluster and start services of their own when they are installed; nothing here needs them.
 no_cluster_at_install=/etc/postgresql-common/createcluster.d/agent_sessions.conf
+no_service_at_install=/usr/sbin/policy-rc.d
 apt_install() {
     local sudo=()
     [ "$(id -u)" = 0 ] || sudo=(sudo)
@@ -67,11 +70,19 @@ apt_install() {
     fi
     "${sudo[@]}" mkdir -p "${no_cluster_at_install%/*}"
     echo 'create_main_cluster = false' | "${sudo[@]}" tee "$no_cluster_at_install" >/dev/null
-    local installed=0
+    local temporary=("$no_cluster_at_install") installed=0
+    if [ ! -e "$no_service_at_install" ]; then
+        temporary+=("$no_service_at_install")
+        printf '#!/bin/sh\nexit 101\n' | "${sudo[@]}" tee "$no_service_at_install" >/dev/null
+        "${sudo[@]}" chmod +x "$no_service_at_install"
+    fi
     "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -yq --no-install-recommends "${packages[@]}" </dev/null ||
         installed=$?
-    "${sudo[@]}" rm "$no_cluster_at_install"
+    "${sudo[@]}" rm "${temporary[@]}"
     [ "$installed" = 0 ] || die "apt-get could not install: ${packages[*]}"
+    if [[ " ${packages[*]} " = *' pgbouncer '* ]] && has systemctl; then
+        "${sudo[@]}" systemctl --quiet disable pgbouncer || say 'PgBouncer will start with the machine'
+    fi
 }
 
 [ "$(uname -s)" = Linux ] || die 'the scripts need Linux; on other systems use make and make install with your own server'

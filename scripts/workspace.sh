@@ -42,3 +42,6 @@ older_server() {
 server_tree() { echo "$target/pg/$1"; }
 
 major_of() { "$1" --version | sed -E 's/^PostgreSQL ([0-9]+).*/\1/'; }
+
+# The version of the extension, which Cargo.toml tells.
+version() { sed -n '/^\[package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$root/Cargo.toml"; }

@@ -13,7 +13,7 @@ left join lateral (
   order by e.seq desc
   limit 1
 ) tail on true
-where c.tenant = (select agent_sessions.current_tenant());
+where c.tenant = (select agent_sessions.visible_tenant());
 comment on view agent_sessions.audit_stream is 'The tenant''s streams: how many events each has, and its head, to be kept elsewhere and given to audit_verify';
 
 create type agent_sessions.audit_row as (
@@ -44,7 +44,8 @@ begin atomic
     e.tenant, e.stream, e.seq, e.event_id, e.occurred_at, e.recorded_at, e.action, e.actor, e.target, e.session_id, e.status,
     e.attrs, e.payload, e.fields, e.data, e.prev_hash, e.hash
   from agent_sessions.audit_event e
-  where e.tenant = case when audit_matching.tenant is null then (select agent_sessions.current_tenant()) else audit_matching.tenant end
+  where e.tenant = case when audit_matching.tenant is null then (select agent_sessions.visible_tenant()) else audit_matching.tenant end
+    and (audit_matching.tenant is not null or (select agent_sessions.current_tenant()) is not null)
     -- One CASE, as in session_matching: filters of their own would seem to leave one row.
     and case when (audit_matching.stream is null or e.stream = audit_matching.stream)
       and (audit_matching.actor is null or e.actor = audit_matching.actor)
@@ -148,7 +149,8 @@ language sql stable parallel safe
 begin atomic
   select json_build_object('stream', e.stream, 'seq', e.seq, 'prev_hash', e.prev_hash, 'hash', e.hash, 'data', e.data)::text
   from agent_sessions.audit_event e
-  where e.tenant = case when audit_export.tenant is null then (select agent_sessions.current_tenant()) else audit_export.tenant end
+  where e.tenant = case when audit_export.tenant is null then (select agent_sessions.visible_tenant()) else audit_export.tenant end
+    and (audit_export.tenant is not null or (select agent_sessions.current_tenant()) is not null)
     and e.stream = case when audit_export.stream is null then '' else audit_export.stream end
     and e.seq > (select greatest(audit_export.after, 0))
   order by e.seq

@@ -5,6 +5,11 @@ language c stable parallel safe as 'MODULE_PATHNAME', 'agent_sessions_current_te
 comment on function agent_sessions.current_tenant() is
   'The setting agent_sessions.tenant, '''' when unset. SE019 if the session''s user or the current user is bound to other tenants';
 
+create function agent_sessions.visible_tenant() returns text
+language c stable parallel safe as 'MODULE_PATHNAME', 'agent_sessions_visible_tenant';
+comment on function agent_sessions.visible_tenant() is
+  'current_tenant(), or NULL where that is an error. What policies and views ask: an error that comes with the first row would tell that there is one';
+
 create function agent_sessions.current_agent() returns text
 language c stable parallel safe as 'MODULE_PATHNAME', 'agent_sessions_current_agent';
 comment on function agent_sessions.current_agent() is 'The setting agent_sessions.agent, '''' when unset';

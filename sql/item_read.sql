@@ -43,7 +43,7 @@ left join lateral (
   from agent_sessions.session_item c
   where c.sid = i.sid and c.op = 'retract_from' and c.target <= i.position and c.position > i.position
 ) cut on true
-where s.tenant = (select agent_sessions.current_tenant()) and s.deleted_at is null
+where s.tenant = (select agent_sessions.visible_tenant()) and s.deleted_at is null
   and i.op in ('append', 'open')
   and newest.op is distinct from 'retract'
   and (cut.position is null or newest.position > cut.position);

@@ -57,5 +57,5 @@ select
   s.session_id, s.agent_id, s.owner, s.lease_holder as holder, s.lease_fence as fence, s.lease_expires_at as expires_at,
   s.lease_expires_at > clock_timestamp() as live, s.lease_expires_at - clock_timestamp() as remaining
 from agent_sessions.session s
-where s.tenant = (select agent_sessions.current_tenant()) and s.deleted_at is null and s.lease_expires_at is not null;
+where s.tenant = (select agent_sessions.visible_tenant()) and s.deleted_at is null and s.lease_expires_at is not null;
 comment on view agent_sessions.lease_status is 'The sessions that have a lease, live or expired, and were not released since';

@@ -4,7 +4,7 @@
 alter table agent_sessions.session enable row level security;
 create policy visible on agent_sessions.session
 using (
-  tenant = (select agent_sessions.current_tenant())
+  tenant = (select agent_sessions.visible_tenant())
   and deleted_at is null
   and ((select agent_sessions.isolated_agent()) is null or agent_id = (select agent_sessions.isolated_agent()))
 );
@@ -15,7 +15,7 @@ comment on policy visible on agent_sessions.session is 'The current tenant''s se
 alter table agent_sessions.session_item enable row level security;
 create policy visible on agent_sessions.session_item
 using (
-  case when tenant = (select agent_sessions.current_tenant())
+  case when tenant = (select agent_sessions.visible_tenant())
     and ((select agent_sessions.isolated_agent()) is null or agent_id = (select agent_sessions.isolated_agent()))
   then true else false end
 );
@@ -24,7 +24,7 @@ comment on policy visible on agent_sessions.session_item is 'The current tenant'
 alter table agent_sessions.session_delta enable row level security;
 create policy visible on agent_sessions.session_delta
 using (
-  case when tenant = (select agent_sessions.current_tenant())
+  case when tenant = (select agent_sessions.visible_tenant())
     and ((select agent_sessions.isolated_agent()) is null or agent_id = (select agent_sessions.isolated_agent()))
   then true else false end
 );
@@ -32,20 +32,20 @@ comment on policy visible on agent_sessions.session_delta is 'The current tenant
 
 alter table agent_sessions.audit_event enable row level security;
 create policy visible on agent_sessions.audit_event
-using (case when tenant = (select agent_sessions.current_tenant()) then true else false end);
+using (case when tenant = (select agent_sessions.visible_tenant()) then true else false end);
 comment on policy visible on agent_sessions.audit_event is 'The current tenant''s events';
 
 alter table agent_sessions.audit_chain enable row level security;
 create policy visible on agent_sessions.audit_chain
-using (case when tenant = (select agent_sessions.current_tenant()) then true else false end);
+using (case when tenant = (select agent_sessions.visible_tenant()) then true else false end);
 comment on policy visible on agent_sessions.audit_chain is 'The current tenant''s chains';
 
 alter table agent_sessions.audit_anchor enable row level security;
 create policy visible on agent_sessions.audit_anchor
-using (case when tenant = (select agent_sessions.current_tenant()) then true else false end);
+using (case when tenant = (select agent_sessions.visible_tenant()) then true else false end);
 comment on policy visible on agent_sessions.audit_anchor is 'The current tenant''s anchors';
 
 alter table agent_sessions.audit_anchor_leaf enable row level security;
 create policy visible on agent_sessions.audit_anchor_leaf
-using (case when tenant = (select agent_sessions.current_tenant()) then true else false end);
+using (case when tenant = (select agent_sessions.visible_tenant()) then true else false end);
 comment on policy visible on agent_sessions.audit_anchor_leaf is 'The current tenant''s leaves';

@@ -42,7 +42,8 @@ left join lateral (
 where s.deleted_at is null;
 comment on view agent_sessions.session_head is 'Internal: the columns of session_row, with the keys that the functions look rows up by';
 
--- The settings stand in sub-selects: the planner would run a bare call, before tenant_use in the same statement has run.
+-- The settings stand in sub-selects: the planner would run a bare call, before tenant_use in the same statement has run. Where no
+-- tenant is given, current_tenant() is asked once more, before the first row: its error then tells nothing of what there is.
 create function agent_sessions.session_get(
   session_id text,
   agent_id text default null,
@@ -56,7 +57,8 @@ begin atomic
     h.lease_holder, h.lease_expires_at, h.expires_at, h.created_at, h.closed_at,
     agent_sessions.list_cursor('created', h.created_at, h.sid)
   from agent_sessions.session_head h
-  where h.tenant = case when session_get.tenant is null then (select agent_sessions.current_tenant()) else session_get.tenant end
+  where h.tenant = case when session_get.tenant is null then (select agent_sessions.visible_tenant()) else session_get.tenant end
+    and (session_get.tenant is not null or (select agent_sessions.current_tenant()) is not null)
     and h.agent_id = case when session_get.agent_id is null then (select agent_sessions.current_agent()) else session_get.agent_id end
     and h.session_id = session_get.session_id;
 end;
@@ -73,7 +75,8 @@ begin atomic
   select s.sid, s.owner, s.agent_id, s.created_at, s.active_at, s.parent_sid, s.branched_from
   from agent_sessions.session s
   where s.deleted_at is null
-    and s.tenant = case when session_matching.tenant is null then (select agent_sessions.current_tenant()) else session_matching.tenant end
+    and s.tenant = case when session_matching.tenant is null then (select agent_sessions.visible_tenant()) else session_matching.tenant end
+    and (session_matching.tenant is not null or (select agent_sessions.current_tenant()) is not null)
     -- One CASE, which the planner takes to let half of the rows through. As filters of their own they would seem to leave one
     -- row, for which sorting the tenant's sessions looks cheaper than keeping to the order of the page.
     and case when (session_matching.agent_id is null or s.agent_id = session_matching.agent_id)
@@ -91,7 +94,8 @@ create function agent_sessions.sids_named(session_id text, tenant text) returns 
 language sql stable parallel safe
 begin atomic
   select s.sid from agent_sessions.session s
-  where s.tenant = case when sids_named.tenant is null then (select agent_sessions.current_tenant()) else sids_named.tenant end
+  where s.tenant = case when sids_named.tenant is null then (select agent_sessions.visible_tenant()) else sids_named.tenant end
+    and (sids_named.tenant is not null or (select agent_sessions.current_tenant()) is not null)
     and s.session_id = sids_named.session_id and s.deleted_at is null;
 end;
 comment on function agent_sessions.sids_named(text, text) is

@@ -12,8 +12,12 @@ create function agent_sessions.on_tenant_binding() returns trigger
 language c as 'MODULE_PATHNAME', 'agent_sessions_on_tenant_binding';
 comment on function agent_sessions.on_tenant_binding() is 'Makes every backend forget the bindings that it has read';
 
-create trigger forget after insert or update or delete or truncate on agent_sessions.tenant_binding
+-- By row: logical replication fires no triggers of statements.
+create trigger forget after insert or update or delete on agent_sessions.tenant_binding
+for each row execute function agent_sessions.on_tenant_binding();
+create trigger forget_all after truncate on agent_sessions.tenant_binding
 for each statement execute function agent_sessions.on_tenant_binding();
 
 -- ALWAYS: bindings that arrive by logical replication count, too
 alter table agent_sessions.tenant_binding enable always trigger forget;
+alter table agent_sessions.tenant_binding enable always trigger forget_all;

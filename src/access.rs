@@ -25,8 +25,9 @@ const READER: &[&str] = &[
     "usage on schema agent_sessions",
     "select on agent_sessions.session, agent_sessions.session_item, agent_sessions.session_delta",
     "select on agent_sessions.session_head, agent_sessions.live_item, \
-     agent_sessions.lease_status",
-    "execute on function agent_sessions.current_tenant, agent_sessions.current_agent, agent_sessions.isolated_agent, \
+     agent_sessions.lease_status, agent_sessions.session_activity, agent_sessions.tenant_usage",
+    "execute on function agent_sessions.current_tenant, agent_sessions.visible_tenant, agent_sessions.current_agent, \
+     agent_sessions.isolated_agent, \
      agent_sessions.tenant_use, agent_sessions.schema_version, agent_sessions.schema_require",
     "execute on function agent_sessions.page_rows, agent_sessions.list_order, agent_sessions.list_cursor, \
      agent_sessions.cursor_at, agent_sessions.cursor_sid, agent_sessions.session_matching, agent_sessions.sids_named",

@@ -8,6 +8,7 @@ use pgrx::pg_sys::{Datum, INT4OID, INT8OID, TEXTOID};
 use crate::address::Address;
 use crate::draft;
 use crate::head::{self, Head};
+use crate::identity;
 use crate::item::Item;
 use crate::item_rule;
 use crate::lease::Given;
@@ -115,6 +116,8 @@ pub fn on_delta_insert<'a>(trigger: &Trigger<'a>) -> trigger::Returns<'a> {
         return Ok((Some(row), Decision::Write));
     }
 
+    // SE019 before the look-up: it must not tell whether there is such a session.
+    identity::tenant()?;
     let spi = Spi::connect();
     let Some(log) = Head::lock_by_sid(&spi, sid).and_then(|head| Log::of(&spi, head)) else {
         return Err(head::unknown(sid));

@@ -13,12 +13,11 @@ use crate::identity;
 use crate::lease;
 use crate::lineage::Origin;
 use crate::postgres::direct::Place;
-use crate::postgres::nesting;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
 use crate::postgres::value::{self, clock, text_datum};
-use crate::postgres::{raise, setting};
+use crate::postgres::{nesting, raise, setting};
 use crate::session_table;
 
 static LOCK: KeptPlan = KeptPlan::new(
@@ -94,18 +93,29 @@ pub struct Head {
     lease_expires_at: Option<i64>,
 }
 
-thread_local! {
-    /// The transaction, and the sessions that its statement appends to and that are due to be touched.
-    static NOTED: RefCell<(i64, Vec<i64>)> = const { RefCell::new((0, Vec::new())) };
+/// A session that a statement appends to and that is due to be touched, and where that statement runs.
+struct Noted {
+    transaction: i64,
+    subtransaction: u32,
+    sid: i64,
 }
 
-/// Touches what was noted in this transaction.
+thread_local! {
+    static NOTED: RefCell<Vec<Noted>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Touches what the statement that ends has noted. What one has noted that failed is behind it, in a subtransaction that is over.
 pub fn touch_noted() {
-    let (transaction, mut noted) = NOTED.take();
-    if !noted.is_empty() && transaction == setting::transaction() {
+    let (transaction, subtransaction) = (setting::transaction(), nesting::subtransaction());
+    let mut noted = NOTED.take();
+    noted.retain(|noted| noted.transaction == transaction && noted.subtransaction <= subtransaction);
+    let (here, outside): (Vec<Noted>, _) = noted.into_iter().partition(|noted| noted.subtransaction == subtransaction);
+    NOTED.set(outside);
+    if !here.is_empty() {
         let spi = Spi::connect();
-        noted.dedup();
-        noted.into_iter().for_each(|sid| touch(&spi, sid));
+        let mut sids: Vec<i64> = here.iter().map(|noted| noted.sid).collect();
+        sids.dedup();
+        sids.into_iter().for_each(|sid| touch(&spi, sid));
     }
 }
 
@@ -271,12 +281,9 @@ impl Head {
     /// Leaves that to the trigger at the end of the statement.
     pub fn note_activity(&self) {
         if self.is_due() {
-            NOTED.with_borrow_mut(|noted| {
-                if noted.0 != setting::transaction() {
-                    *noted = (setting::transaction(), Vec::new());
-                }
-                noted.1.push(self.sid);
-            });
+            let noted =
+                Noted { transaction: setting::transaction(), subtransaction: nesting::subtransaction(), sid: self.sid };
+            NOTED.with_borrow_mut(|all| all.push(noted));
         }
     }
 

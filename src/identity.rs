@@ -104,6 +104,7 @@ fn admit(tenant: &str) -> Result<(), Error> {
 
 /// The tenants that a role is bound to. The owner of the extension, who may change every binding, is bound to none.
 fn bindings_of(role: Oid) -> Rc<[String]> {
+    invalidation::receive();
     loop {
         if let Some(known) = KNOWN.with_borrow(|known| known.bindings.get(&role).cloned()) {
             return known;
@@ -138,6 +139,10 @@ fn read_bindings(role: Oid) -> Rc<[String]> {
 
 pub fn current_tenant(_: &mut Call) -> Returns {
     Ok(Some(text_datum(&tenant()?)))
+}
+
+pub fn visible_tenant(_: &mut Call) -> Returns {
+    Ok(tenant().ok().as_deref().map(text_datum))
 }
 
 pub fn current_agent(_: &mut Call) -> Returns {

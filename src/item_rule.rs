@@ -12,6 +12,7 @@ use crate::draft;
 use crate::handoff::{self, Handoff};
 use crate::head::{self, Head};
 use crate::history;
+use crate::identity;
 use crate::item::{self, Item};
 use crate::item_table::column;
 use crate::log::Log;
@@ -75,6 +76,8 @@ fn write<'a>(spi: &Spi, sid: i64, mut row: Tuple<'a>) -> Returns<'a> {
         row.clear(column::CREATED_AT);
         row.clear(column::SALT);
     }
+    // SE019 before the look-up: it must not tell whether there is such a session.
+    identity::tenant()?;
     let Some(log) = Head::lock_by_sid(spi, sid).and_then(|head| Log::of(spi, head)) else {
         return Err(head::unknown(sid));
     };

@@ -72,7 +72,7 @@ const SHAPE: Shape = Shape {
         Index { name: c"session_item_target_idx", columns: &[SID, TARGET, POSITION], is_unique: false },
         Index { name: c"session_item_cut_idx", columns: &[SID, POSITION], is_unique: false },
     ],
-    policy: "CASE WHEN ((tenant = ( SELECT current_tenant() AS current_tenant)) \
+    policy: "CASE WHEN ((tenant = ( SELECT visible_tenant() AS visible_tenant)) \
                AND ((( SELECT isolated_agent() AS isolated_agent) IS NULL) \
                  OR (agent_id = ( SELECT isolated_agent() AS isolated_agent)))) THEN true ELSE false END",
     purpose: Purpose::Insert {

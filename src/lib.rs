@@ -59,6 +59,7 @@ pub extern "C-unwind" fn _PG_init() {
 export! {
     call:
         identity::current_tenant as "current_tenant",
+        identity::visible_tenant as "visible_tenant",
         identity::current_agent as "current_agent",
         identity::isolated_agent as "isolated_agent",
         identity::tenant_use as "tenant_use",
@@ -152,7 +153,8 @@ pgrx::extension_sql_file!("../sql/item_write.sql", name = "item_write", requires
 pgrx::extension_sql_file!("../sql/branch.sql", name = "branch", requires = ["item_write"]);
 pgrx::extension_sql_file!("../sql/retention.sql", name = "retention", requires = ["branch"]);
 pgrx::extension_sql_file!("../sql/lease.sql", name = "lease", requires = ["retention"]);
-pgrx::extension_sql_file!("../sql/audit_write.sql", name = "audit_write", requires = ["lease"]);
+pgrx::extension_sql_file!("../sql/activity.sql", name = "activity", requires = ["lease"]);
+pgrx::extension_sql_file!("../sql/audit_write.sql", name = "audit_write", requires = ["activity"]);
 pgrx::extension_sql_file!("../sql/audit_read.sql", name = "audit_read", requires = ["audit_write"]);
 pgrx::extension_sql_file!("../sql/audit_anchor.sql", name = "audit_anchor", requires = ["audit_read"]);
 pgrx::extension_sql_file!("../sql/access.sql", name = "access", requires = ["audit_anchor"]);

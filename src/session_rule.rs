@@ -83,8 +83,9 @@ pub fn on_session_insert<'a>(trigger: &Trigger<'a>) -> Returns<'a> {
         return Ok((Some(row), Decision::Write));
     }
     let now = clock();
+    let current = identity::tenant()?;
     if row.datum(TENANT).is_none() {
-        row.set_text(TENANT, &identity::tenant()?);
+        row.set_text(TENANT, &current);
     }
     if row.datum(AGENT_ID).is_none() {
         row.set_text(AGENT_ID, &identity::agent());

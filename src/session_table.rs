@@ -83,7 +83,7 @@ const SHAPE: Shape = Shape {
     table: c"session",
     types: TYPES,
     indexes: &[Index { name: c"session_key", columns: &[TENANT, SESSION_ID, AGENT_ID], is_unique: true }],
-    policy: "((tenant = ( SELECT current_tenant() AS current_tenant)) AND (deleted_at IS NULL) \
+    policy: "((tenant = ( SELECT visible_tenant() AS visible_tenant)) AND (deleted_at IS NULL) \
                AND ((( SELECT isolated_agent() AS isolated_agent) IS NULL) \
                  OR (agent_id = ( SELECT isolated_agent() AS isolated_agent))))",
     purpose: Purpose::Lock,

@@ -25,6 +25,7 @@
 //! - `OwnCluster::start(&[])` is a server of the test's own, to `crash()` and `start_again()`; all else is on the shared one.
 //! - `OwnCluster::with_files_of(&Installation::under_test())` has files of its own, to install other versions' scripts into.
 //! - `Catalogue::of(&connection)` is all that the catalogue says of the extension; two of them tell their `differences`.
+//! - `db.pooler(3)` is a pooler in front of it, where `connect` goes to as to a server.
 //! - `transcripts()` are the NDJSON files under test: real ones beside the clone if present, else the project's examples.
 //! - A test holds at most 30 connections, since all tests share one server.
 
@@ -38,10 +39,13 @@ mod support {
     pub mod errors;
     pub mod installation;
     pub mod own_cluster;
+    pub mod own_directory;
+    pub mod pooler;
     pub mod program;
     pub mod race;
     pub mod scratch;
     pub mod session;
+    pub mod small_disk;
     pub mod together;
     pub mod transcripts;
 }
@@ -54,6 +58,7 @@ pub use support::database::{Database, Role};
 pub use support::errors::{detail, sqlstate};
 pub use support::installation::Installation;
 pub use support::own_cluster::OwnCluster;
+pub use support::pooler::Pooler;
 pub use support::program::{Program, Ran};
 pub use support::race::assert_one_winner;
 pub use support::scratch::Scratch;

@@ -57,6 +57,13 @@ pub fn is_owner() -> bool {
     unsafe { pg_sys::has_privs_of_role(current_user(), owner()) }
 }
 
+/// Whether the policies of a table hold for the current user: not for the owner, unless they are forced, nor for superusers.
+pub fn is_bound_by_policies(relation: Oid) -> bool {
+    // SAFETY: syscache look-ups.
+    let active = unsafe { pg_sys::check_enable_rls(relation, Oid::INVALID, true) };
+    active == pg_sys::CheckEnableRlsResult::RLS_ENABLED as i32
+}
+
 /// Whether `member` is `role` or a member of it. A superuser is no member by being one.
 pub fn is_member(member: Oid, role: Oid) -> bool {
     // SAFETY: syscache look-ups.

@@ -22,6 +22,13 @@ pub fn on_change(
     }
 }
 
+/// Takes in what other backends have announced. A lock that is taken does that as well, but not one that the transaction holds
+/// already.
+pub fn receive() {
+    // SAFETY: as where a lock is taken. If nothing was announced, it reads one flag.
+    unsafe { pg_sys::AcceptInvalidationMessages() };
+}
+
 /// Whether an invalidation of `told` concerns `relation`; one of no relation concerns all.
 pub fn concerns(told: Oid, relation: Oid) -> bool {
     told == Oid::INVALID || told == relation

@@ -8,6 +8,7 @@ pub mod call;
 pub mod catalog;
 pub mod direct;
 pub mod invalidation;
+mod memory;
 pub mod nesting;
 pub mod owner;
 pub mod plan;

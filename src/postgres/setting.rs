@@ -122,10 +122,11 @@ pub fn use_tenant(tenant: &str) {
     set_local(TENANT_NAME, &CString::new(tenant).expect("a text of PostgreSQL holds no NUL"));
 }
 
-/// Makes the transaction's commit wait until it is on disk, if the client has turned that off.
+/// Makes the transaction's commit wait until it is on disk, here and on the synchronous standbys that the server may have, if
+/// the client has turned that off.
 pub fn commit_durably() {
     if commits_asynchronously() {
-        set_local(c"synchronous_commit", c"local");
+        set_local(c"synchronous_commit", c"on");
     }
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use tokio_postgres::types::{FromSqlOwned, ToSql};
-use tokio_postgres::{CancelToken, Client, Config, Error, NoTls};
+use tokio_postgres::{CancelToken, Client, Config, Error, NoTls, SimpleQueryMessage};
 
 use crate::Cluster;
 
@@ -33,9 +33,13 @@ impl Connection {
         let (client, wire) = connected.unwrap_or_else(|error| panic!("{user} cannot connect to {database}: {error:?}"));
         // A broken wire reaches the test as the error of its next statement.
         tokio::spawn(wire);
-        match client.query_one("select pg_backend_pid()", &[]).await {
-            Ok(row) => Self { client, pid: row.get(0) },
-            Err(error) => panic!("{user} in {database}: {error:?}"),
+        // Prepares nothing: a pooler may run the next statement on another server connection.
+        match client.simple_query("select pg_backend_pid()").await.as_deref() {
+            Ok([SimpleQueryMessage::RowDescription(_), SimpleQueryMessage::Row(row), ..]) => {
+                let pid = row.get(0).and_then(|pid| pid.parse().ok()).expect("a number");
+                Self { client, pid }
+            }
+            other => panic!("{user} in {database}: {other:?}"),
         }
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::OnceCell;
 
 use super::admin::{self, prefix};
-use crate::{Cluster, Connection};
+use crate::{Cluster, Connection, Pooler};
 
 /// How long a backend may take to reach the lock that the test forces it to wait for.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -27,6 +27,15 @@ pub enum Role {
     Stranger,
     /// The name that `Database::role` returned.
     Named(String),
+}
+
+impl Role {
+    /// The roles that all databases of a run share.
+    const OF_THE_RUN: [&str; 4] = ["owner", "writer", "reader", "stranger"];
+
+    fn is_of_the_run(&self) -> bool {
+        !matches!(self, Role::Superuser | Role::Named(_))
+    }
 }
 
 pub struct Database {
@@ -58,7 +67,13 @@ impl Database {
     }
 
     pub async fn connect(&self, role: Role) -> Connection {
-        self.cluster.connect(&self.role_name(&role), &self.name).await
+        let pooler = if role.is_of_the_run() { Pooler::of_all_tests(&run_roles()).await } else { None };
+        pooler.unwrap_or(&self.cluster).connect(&self.role_name(&role), &self.name).await
+    }
+
+    /// A pooler in front of this database, with as many server connections for each of the run's roles.
+    pub async fn pooler(&self, connections: usize) -> Pooler {
+        Pooler::start(&self.cluster, &run_roles(), connections).await
     }
 
     pub async fn superuser(&self) -> Connection {
@@ -150,8 +165,8 @@ async fn make_template() -> String {
     assert!(!BEGUN.swap(true, Ordering::Relaxed), "the template database was not made: an earlier test says why");
     let cluster = Cluster::installed();
     let template = named("template");
-    let [owner, writer, reader, stranger] = ["owner", "writer", "reader", "stranger"].map(run_role);
-    for role in [&owner, &writer, &reader, &stranger] {
+    let [owner, writer, reader] = ["owner", "writer", "reader"].map(run_role);
+    for role in run_roles() {
         admin::run(format!("create role {role} login nosuperuser")).await;
     }
     admin::run(format!("create database {template} template template0 encoding 'UTF8' owner {owner}")).await;
@@ -160,6 +175,10 @@ async fn make_template() -> String {
     connection.run(&format!("select agent_sessions.access_grant('{writer}', 'writer')")).await;
     connection.run(&format!("select agent_sessions.access_grant('{reader}', 'reader')")).await;
     template
+}
+
+fn run_roles() -> Vec<String> {
+    Role::OF_THE_RUN.map(run_role).to_vec()
 }
 
 fn run_role(name: &str) -> String {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
 
-use super::own_cluster::OsUser;
+use super::own_directory::OsUser;
 use crate::{Cluster, Database, Role};
 
 pub struct Program {

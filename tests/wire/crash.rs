@@ -3,55 +3,42 @@
 
 mod calls;
 mod ledger;
+pub mod load;
 
-use std::collections::BTreeMap;
 use std::io::Write;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
 
-use agent_sessions_tests::{Connection, OwnCluster, together};
-use tokio::sync::Notify;
+use agent_sessions_tests::{Connection, OwnCluster};
 
 use crate::items::Random;
-use calls::{Answer, Asked, Call, call};
-use ledger::Ledger;
+use load::Load;
 
-const DATABASE: &str = "crash";
-const OWNER: &str = "crash_owner";
-const CLIENT: &str = "crash_client";
+const DATABASE: &str = OwnCluster::DATABASE;
+const CLIENT: &str = OwnCluster::CLIENT;
 
 /// The writer of WAL sleeps through the test, so that what does not wait for the disk is lost.
 const ASLEEP: &str = "wal_writer_delay = 10s";
 
-/// A server with a database whose owner, no superuser, has installed the extension.
+/// A server with the extension, and a table besides.
 async fn server() -> OwnCluster {
     let server = OwnCluster::start(&[ASLEEP]).await;
-    let superuser = server.cluster.connect(&server.cluster.superuser, "postgres").await;
-    superuser.run(&format!("create role {OWNER} login; create role {CLIENT} login")).await;
-    superuser.run(&format!("create database {DATABASE} owner {OWNER}")).await;
-    let owner = connect(&server, OWNER).await;
-    owner.run("create extension agent_sessions").await;
+    server.install().await;
+    let owner = server.owner().await;
     owner
         .run(&format!(
-            "select agent_sessions.access_grant('{CLIENT}', 'admin');
-             create schema app; grant usage on schema app to {CLIENT};
+            "create schema app; grant usage on schema app to {CLIENT};
              create table app.told (number bigint); grant insert, select on app.told to {CLIENT}"
         ))
         .await;
     server
 }
 
-async fn connect(server: &OwnCluster, role: &str) -> Connection {
-    server.cluster.connect(role, DATABASE).await
-}
-
 async fn after_a_crash(server: &OwnCluster) -> Connection {
     server.crash().await;
     server.start_again().await;
-    connect(server, CLIENT).await
+    server.app_client().await
 }
 
-fn say(line: &str) {
+pub fn say(line: &str) {
     // The test runner keeps what print! says of a test that passes.
     writeln!(std::io::stdout(), "{line}").expect("standard output is open");
 }
@@ -69,7 +56,7 @@ impl Careless {
     async fn prepare(self, server: &OwnCluster) {
         if let Careless::Database = self {
             let off = format!("alter database {DATABASE} set synchronous_commit = off");
-            connect(server, OWNER).await.run(&off).await;
+            server.owner().await.run(&off).await;
         }
     }
 
@@ -108,7 +95,7 @@ async fn a_fence_that_was_told_is_not_given_again_after_a_crash() {
     {
         careless.prepare(&server).await;
         for round in 0..rounds {
-            let client = connect(&server, CLIENT).await;
+            let client = server.app_client().await;
             // The sequence is written down once in 32 fences: each round ends elsewhere in that.
             for _ in 0..random.below(40) {
                 careless.claim(&client, "s").await;
@@ -133,7 +120,7 @@ async fn a_fence_that_was_told_is_not_given_again_after_a_crash() {
             end_lease(&client, &session).await;
         }
     }
-    let kept: i64 = connect(&server, CLIENT).await.value("select count(*) from app.told", &[]).await;
+    let kept: i64 = server.app_client().await.value("select count(*) from app.told", &[]).await;
     say(&format!(
         "crashes took {} of {careless_rows} rows that did not wait for the disk, and no fence",
         careless_rows - kept
@@ -158,7 +145,7 @@ const STREAM_ROUNDS: usize = 6;
 async fn a_crash_takes_chunks_that_are_not_durable_and_nothing_else() {
     let server = server().await;
     let mut random = Random(2);
-    let mut client = connect(&server, CLIENT).await;
+    let mut client = server.app_client().await;
     client.create_session("s").await;
     let (mut entries, mut sent, mut lost) = (0, 0, 0);
     for round in 0..STREAM_ROUNDS {
@@ -221,7 +208,8 @@ const BESIDE: [(&str, bool); 9] = [
 #[tokio::test(flavor = "multi_thread")]
 async fn rows_that_a_statement_writes_beside_a_chunk_outlive_a_crash() {
     let server = server().await;
-    connect(&server, OWNER)
+    server
+        .owner()
         .await
         .run(&format!(
             "create function app.tell(number bigint) returns void language plpgsql as $$
@@ -232,14 +220,14 @@ async fn rows_that_a_statement_writes_beside_a_chunk_outlive_a_crash() {
              grant execute on all functions in schema app to {CLIENT}"
         ))
         .await;
-    let client = connect(&server, CLIENT).await;
+    let client = server.app_client().await;
     client.create_session("s").await;
     client.run("select agent_sessions.session_append('s', '\"\"', open => true)").await;
     let simple = BESIDE.iter().map(|(sql, _)| (*sql, false));
     let extended = BESIDE.iter().filter(|(_, extended)| *extended).map(|(sql, _)| (*sql, true));
     let mut lost = Vec::new();
     for (number, (statement, is_extended)) in simple.chain(extended).enumerate() {
-        let client = connect(&server, CLIENT).await;
+        let client = server.app_client().await;
         let next: i64 = client.value("select count(*) from agent_sessions.session_delta", &[]).await;
         let call = format!("agent_sessions.session_delta('s', 0, {next}, 'x', durable => false)");
         let sql = statement.replace("$delta", "select $call").replace("$call", &call);
@@ -258,62 +246,6 @@ async fn rows_that_a_statement_writes_beside_a_chunk_outlive_a_crash() {
     assert!(lost.is_empty(), "the rows of these are lost: {lost:#?}");
 }
 
-struct Shared {
-    ledger: Mutex<Ledger>,
-    /// Steps that are left until the server is stopped.
-    left: AtomicUsize,
-    is_time: Notify,
-}
-
-impl Shared {
-    fn ledger(&self) -> MutexGuard<'_, Ledger> {
-        self.ledger.lock().expect("no client panics while it holds this")
-    }
-
-    fn step(&self) {
-        // It wraps after the last: clients go on until the server is gone.
-        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.is_time.notify_one();
-        }
-    }
-}
-
-struct Client {
-    random: Random,
-    leases: BTreeMap<usize, String>,
-    /// An append that was not answered, and is sent again.
-    again: Option<Asked>,
-}
-
-impl Client {
-    /// Goes on until the server is gone.
-    async fn work(mut self, connection: Connection, shared: Arc<Shared>) -> Client {
-        loop {
-            shared.step();
-            let asked = self.again.take();
-            let asked = asked.unwrap_or_else(|| shared.ledger().ask(&mut self.random, &self.leases));
-            let answer = call(&connection, &asked.sql()).await;
-            let granted = shared.ledger().note(&asked, &answer);
-            if let Some(lease) = granted {
-                self.leases.insert(asked.session, lease);
-            }
-            match (answer, &asked.call) {
-                (Answer::None, Call::Append(_)) => {
-                    // A replay holds even if the lease is lost.
-                    self.again = Some(Asked { lease: None, ..asked });
-                    return self;
-                }
-                (Answer::None, _) => return self,
-                (Answer::Refused(code), _) if code == "SE011" || code == "SE013" => {}
-                (Answer::Refused(_), _) | (_, Call::Release) => {
-                    self.leases.remove(&asked.session);
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
 const CLIENTS: usize = 8;
 const CRASHES: usize = 6;
 const SEED: u64 = 1;
@@ -322,49 +254,13 @@ const SEED: u64 = 1;
 async fn all_that_was_acknowledged_outlives_crashes_once_and_in_place() {
     let server = server().await;
     let mut random = Random(SEED);
-    let client = |number| Client { random: Random(SEED * 1000 + number), leases: BTreeMap::new(), again: None };
-    let mut clients: Vec<Option<Client>> = (0..CLIENTS as u64).map(|number| Some(client(number))).collect();
-    let mut ledger = Ledger::default();
+    let mut load = Load::of(CLIENTS, SEED);
     for crash in 1..=CRASHES {
         let steps = 400 + random.below(800);
-        let shared =
-            Arc::new(Shared { ledger: Mutex::new(ledger), left: AtomicUsize::new(steps), is_time: Notify::new() });
-        let mut connections = Vec::new();
-        for _ in 0..CLIENTS {
-            connections.push(Some(connect(&server, CLIENT).await));
-        }
-        let working = together(CLIENTS, |number| {
-            let client = clients[number].take().expect("it has come back");
-            client.work(connections[number].take().expect("one each"), shared.clone())
-        });
-        let crashing = async {
-            shared.is_time.notified().await;
-            server.crash().await;
-        };
-        let (worked, ()) = tokio::join!(working, crashing);
-        clients = worked.into_iter().map(Some).collect();
+        load.until_stopped(&server, steps, server.crash()).await;
         server.start_again().await;
-        let shared = Arc::into_inner(shared).expect("the clients have ended");
-        ledger = shared.ledger.into_inner().expect("no client has panicked");
-        assert!(ledger.unexpected.is_empty(), "seed {SEED}, crash {crash}: {:#?}", ledger.unexpected);
-        let superuser = connect(&server, &server.cluster.superuser).await;
-        ledger.audit(&superuser).await;
-        say(&format!(
-            "seed {SEED}, crash {crash} at step {steps}: {} entries, as was told or asked for",
-            ledger.entries()
-        ));
+        load.audit(&server, &format!("seed {SEED}, crash {crash} at step {steps}")).await;
     }
-    say(&format!(
-        "{} sessions, {} of them live; acknowledged {:?}; refused {:?}; {} calls not answered, of which {} had written entries",
-        ledger.made(),
-        ledger.live().len(),
-        ledger.acknowledged,
-        ledger.refused,
-        ledger.in_doubt,
-        ledger.found
-    ));
-    assert!(ledger.in_doubt > 0);
-    for name in Call::NAMES {
-        assert!(ledger.acknowledged.contains_key(name), "no {name} was acknowledged");
-    }
+    load.conclude();
+    load.assert_all_kinds();
 }

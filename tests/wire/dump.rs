@@ -146,7 +146,7 @@ impl Source {
         assert_eq!(sid, self.content.next_sid, "{how}: no key is used again");
 
         let bound = target.connect(Role::Named(self.bound.clone())).await;
-        let denied = bound.query("select count(*) from agent_sessions.session", &[]).await.expect_err("another tenant");
+        let denied = bound.query("select agent_sessions.current_tenant()", &[]).await.expect_err("another tenant");
         assert_eq!(sqlstate(&denied), "SE019", "{how}");
         bound.run("set agent_sessions.tenant = 'acme'").await;
         let sees: i64 = bound.value("select count(*) from agent_sessions.session", &[]).await;

@@ -133,6 +133,11 @@ pub fn number(node: &Value, key: &str) -> f64 {
     node[key].as_f64().unwrap_or(0.0)
 }
 
+/// The buffers that a statement has read.
+pub fn touched(explained: &Value) -> i64 {
+    ["Shared Hit Blocks", "Shared Read Blocks"].iter().map(|blocks| number(&explained["Plan"], blocks) as i64).sum()
+}
+
 /// Runs prepared statements, and keeps what is wrong with them until the end.
 pub struct Judge {
     pub connection: Connection,

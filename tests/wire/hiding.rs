@@ -85,8 +85,9 @@ pub async fn count(connection: &Connection, rows: &str) -> i64 {
 }
 
 /// Every way to look for session `s`.
-const READS: [&str; 12] = [
+const READS: [&str; 13] = [
     "agent_sessions.session where session_id = 's'",
+    "agent_sessions.session_activity where session_id = 's'",
     "agent_sessions.session_head where session_id = 's'",
     "agent_sessions.live_item where session_id = 's'",
     "agent_sessions.session_get(session_id => 's')",

@@ -4,7 +4,7 @@
 use agent_sessions_tests::{Append, Connection, Role};
 use serde_json::Value;
 
-use crate::explain::{Argument, Form, Given, Judge, Prepared, argument, explain, number};
+use crate::explain::{Argument, Form, Given, Judge, Prepared, argument, explain, number, touched};
 use crate::long_logs::{self, ITEMS, REVISIONS, link};
 
 const PAGE: i64 = 20;
@@ -209,10 +209,6 @@ fn log_pages() -> impl Iterator<Item = Given> {
     Given::combinations(&LOG).filter(|given| given.has("agent_id") == given.has("tenant") && given.has_any(&ENDS))
 }
 
-fn touched(explained: &Value) -> i64 {
-    ["Shared Hit Blocks", "Shared Read Blocks"].iter().map(|blocks| number(&explained["Plan"], blocks) as i64).sum()
-}
-
 /// What is wrong with a call: too many buffers, or other rows than there are, which would be another page.
 fn faults(explained: &Value, budget: i64, rows: Option<i64>) -> Vec<String> {
     let plan = &explained["Plan"];
@@ -383,6 +379,8 @@ async fn readers_are_assigned_no_transaction_id() {
             "session_get($)",
             "session_list()",
             "live_item",
+            "session_activity",
+            "tenant_usage",
         ] {
             let call = call.replacen('$', &format!("'{session}'"), 1);
             let count = format!("select count(*) from agent_sessions.{call}");

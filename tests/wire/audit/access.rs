@@ -138,7 +138,7 @@ async fn appending_needs_no_privilege_on_what_the_engine_keeps() {
         "42501"
     );
     let role = bare.value::<String>("select current_user::text", &[]).await;
-    owner.run(&format!("grant execute on function agent_sessions.current_tenant to {role}")).await;
+    owner.run(&format!("grant execute on function agent_sessions.visible_tenant to {role}")).await;
     bare.run("insert into agent_sessions.audit_event (stream, action) values ('s', 'a'), ('s', 'b')").await;
     assert_may_not(&bare, "a role that may insert", "select * from agent_sessions.audit_event").await;
     assert_may_not(

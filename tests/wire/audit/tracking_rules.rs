@@ -173,7 +173,7 @@ async fn a_role_without_any_privilege_on_the_trail_is_tracked() {
         .run(&format!(
             "grant usage on schema agent_sessions to {role};
              grant select, update (title), delete on agent_sessions.session to {role};
-             grant execute on function agent_sessions.current_tenant, agent_sessions.isolated_agent to {role}"
+             grant execute on function agent_sessions.visible_tenant, agent_sessions.isolated_agent to {role}"
         ))
         .await;
     let bare = db.connect(Role::Named(role.clone())).await;

@@ -28,6 +28,8 @@ struct Session {
     unplaced: Vec<(i64, Entry)>,
     /// The entries of each call, which are there together or not at all.
     doubtful: Vec<Vec<Entry>>,
+    /// What was asked for and is not in the log: trimmed since, and maybe copied before, or never written.
+    unseen: Vec<Entry>,
     /// None: the revision of a call that was not answered.
     states: BTreeMap<i64, Option<String>>,
     doubtful_states: Vec<String>,
@@ -59,6 +61,7 @@ impl Session {
             placed: BTreeMap::new(),
             unplaced: Vec::new(),
             doubtful: Vec::new(),
+            unseen: Vec::new(),
             states: BTreeMap::new(),
             doubtful_states: Vec::new(),
             chunks: BTreeMap::new(),
@@ -525,8 +528,11 @@ impl Ledger {
 }
 
 impl Session {
-    /// Whether an entry may be one whose place is not known, of a session that is gone since.
+    /// Whether an entry may be one whose place is not known, of a session that is gone since or was trimmed.
     fn may_have(&self, stored: &Stored) -> bool {
+        if self.unseen.iter().any(|entry| entry.is(stored)) {
+            return true;
+        }
         let unplaced = self.unplaced.iter().map(|(_, entry)| entry);
         let is_asked_for = unplaced.chain(self.doubtful.iter().flatten()).any(|entry| entry.is(stored));
         self.fate == Fate::Gone && (is_asked_for || self.explains_copies(stored))
@@ -544,7 +550,10 @@ impl Session {
             let place = rest.range(last + 1..).find(|(_, stored)| entry.is(stored)).map(|(&place, _)| place);
             match place {
                 Some(place) => self.keep(place, rest),
-                None => assert!(first > last + 1, "{told} has lost {entry:?}, behind {last}: {rest:?}"),
+                None => {
+                    assert!(first > last + 1, "{told} has lost {entry:?}, behind {last}: {rest:?}");
+                    self.unseen.push(entry);
+                }
             }
         }
         let mut found = 0;
@@ -555,7 +564,10 @@ impl Session {
             let start = entries.iter().zip(0..).find_map(|(entry, ordinal)| {
                 rest.iter().find(|(_, stored)| entry.is(stored)).map(|(place, _)| place - ordinal)
             });
-            let Some(start) = start else { continue };
+            let Some(start) = start else {
+                self.unseen.extend(entries);
+                continue;
+            };
             found += 1;
             for (entry, place) in entries.iter().zip(start..).filter(|(_, place)| *place >= first) {
                 assert!(
