@@ -87,9 +87,9 @@ pub const CHANGES: &[Change] = &[
     Change {
         kind: "trigger",
         object: "agent_sessions.tenant_binding.forget",
-        missing: &["alter table agent_sessions.tenant_binding enable always trigger forget"],
+        missing: &["alter table agent_sessions.tenant_binding enable always trigger forget;"],
         otherwise: &[],
-        update: |script| statement(script, "alter table agent_sessions.tenant_binding enable always trigger forget"),
+        update: |script| statement(script, "alter table agent_sessions.tenant_binding enable always trigger forget;"),
     },
     Change {
         kind: "relation",

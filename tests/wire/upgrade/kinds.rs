@@ -73,7 +73,7 @@ const SEEN: &[(&[&str], &str)] = &[
     (&["trigger"], "alter table agent_sessions.session disable trigger advance"),
     (&["trigger"], "comment on trigger advance on agent_sessions.session is 'another'"),
     (&["trigger", "dependency"], "drop trigger keep on agent_sessions.session"),
-    (&["policy"], "alter policy visible on agent_sessions.audit_anchor using (tenant = (select agent_sessions.current_tenant()))"),
+    (&["policy"], "alter policy visible on agent_sessions.audit_anchor using (tenant = (select agent_sessions.visible_tenant()))"),
     (&["policy"], "alter policy visible on agent_sessions.session to pg_monitor"),
     (&["policy"], "comment on policy visible on agent_sessions.session is null"),
     (&["policy", "dependency"], "create policy another on agent_sessions.session as restrictive for update with check (true)"),
