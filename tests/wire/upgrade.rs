@@ -4,6 +4,7 @@
 mod changes;
 mod data;
 mod equality;
+mod guard;
 mod kinds;
 mod races;
 mod released;

@@ -18,21 +18,36 @@ pub struct Change {
 }
 
 pub const CHANGES: &[Change] = &[
-    // What the old version told by the presence of a row.
+    // What the old version told by the presence of a row, and its doctor() had no view of.
     Change {
         kind: "column",
         object: "agent_sessions.setting.value",
-        missing: &["comment on column agent_sessions.setting.value"],
-        otherwise: &[(
-            "  name text collate \"C\" primary key,\n  value text not null\n",
-            "  name text collate \"C\" primary key\n",
-        )],
+        missing: &[
+            "comment on column agent_sessions.setting.value",
+            "create view agent_sessions.finding_access",
+            "comment on view agent_sessions.finding_access",
+            "create view agent_sessions.finding_data",
+            "comment on view agent_sessions.finding_data",
+        ],
+        otherwise: &[
+            (
+                "  name text collate \"C\" primary key,\n  value text not null\n",
+                "  name text collate \"C\" primary key\n",
+            ),
+            (FINDINGS_OF_ACCESS, ""),
+            (FINDINGS_OF_DATA, ""),
+        ],
+        // Not by an UPDATE, on which a trigger of the owner's would run as the superuser that an update is.
         update: |script| {
-            "alter table agent_sessions.setting add column value text;
-             update agent_sessions.setting set value = 'on';
-             alter table agent_sessions.setting alter column value set not null;\n"
+            "alter table agent_sessions.setting add column value text not null default 'on';
+             alter table agent_sessions.setting alter column value drop default;\n"
                 .to_owned()
                 + &statement(script, "comment on column agent_sessions.setting.value")
+                + &statement(script, "create view agent_sessions.finding_access")
+                + &statement(script, "comment on view agent_sessions.finding_access")
+                + &statement(script, "create view agent_sessions.finding_data")
+                + &statement(script, "comment on view agent_sessions.finding_data")
+                + &or_replace(&statement(script, "create function agent_sessions.doctor_report"))
         },
     },
     Change {
@@ -72,9 +87,9 @@ pub const CHANGES: &[Change] = &[
     Change {
         kind: "trigger",
         object: "agent_sessions.tenant_binding.forget",
-        missing: &["alter table agent_sessions.tenant_binding enable always trigger forget"],
+        missing: &["alter table agent_sessions.tenant_binding enable always trigger forget;"],
         otherwise: &[],
-        update: |script| statement(script, "alter table agent_sessions.tenant_binding enable always trigger forget"),
+        update: |script| statement(script, "alter table agent_sessions.tenant_binding enable always trigger forget;"),
     },
     Change {
         kind: "relation",
@@ -163,7 +178,36 @@ pub const CHANGES: &[Change] = &[
         )],
         update: |script| statement(script, "select pg_catalog.pg_extension_config_dump('agent_sessions.session_delta'"),
     },
+    // The last one: what there is by now is what is right.
+    Change {
+        kind: "view",
+        object: "agent_sessions.as_installed",
+        missing: &[],
+        otherwise: &[],
+        update: |script| {
+            ["as_installed", "schema_object", "as_found"]
+                .map(|view| or_replace(&statement(script, &format!("create view agent_sessions.{view} "))))
+                .concat()
+                + &script[script.rfind(RECORDING).expect("the block of installed.sql")..]
+        },
+    },
 ];
+
+/// What an update begins with.
+pub const GUARD: &str = include_str!("../../../sql/released/guard.sql");
+
+/// How the block of `sql/installed.sql` begins, which ends the script.
+const RECORDING: &str = "set local quote_all_identifiers = off;\ndo $$\n";
+
+const FINDINGS_OF_ACCESS: &str =
+    "    select f.check_name, f.severity, f.finding, f.remedy, f.step, f.since from agent_sessions.finding_access f
+    union all
+";
+
+const FINDINGS_OF_DATA: &str =
+    "    select f.check_name, f.severity, f.finding, f.remedy, f.step, f.since from agent_sessions.finding_data f
+    union all
+";
 
 /// What an update has to do for the objects that it makes. They belong to whoever has the tables by now: neither to whoever
 /// updates, nor to the extension's owner, which is a superuser after pg_upgrade. And nothing is granted or revoked on what
@@ -176,16 +220,23 @@ declare
   made record;
 begin
   for made in
-    select p.oid::regprocedure::text as name, l.lanname = 'c' as is_c
+    select 'function' as kind, 'function' as grant_kind, p.oid::regprocedure::text as name, l.lanname = 'c' as is_c,
+      coalesce(p.proacl, acldefault('f', p.proowner)) as acl
     from pg_catalog.pg_proc p join pg_catalog.pg_language l on l.oid = p.prolang
     where p.pronamespace = 'agent_sessions'::regnamespace and p.proname in ('tenant_unbind', 'audit_export')
+    union all
+    select 'view', 'table', c.oid::regclass::text, false, c.relacl
+    from pg_catalog.pg_class c
+    where c.relnamespace = 'agent_sessions'::regnamespace and c.relname in ('finding_access', 'finding_data')
   loop
     if made.is_c then
       execute pg_catalog.format('grant execute on function %s to %I with grant option', made.name, owner);
     else
-      execute pg_catalog.format('alter function %s owner to %I', made.name, owner);
+      execute pg_catalog.format('alter %s %s owner to %I', made.kind, made.name, owner);
     end if;
-    execute pg_catalog.format('revoke all on function %s from public', made.name);
+    if exists (select from pg_catalog.aclexplode(made.acl) a where a.grantee = 0) then
+      execute pg_catalog.format('revoke all on %s %s from public', made.grant_kind, made.name);
+    end if;
   end loop;
 end
 $$;
@@ -208,7 +259,7 @@ pub fn old_script(current: &str) -> String {
 /// The script that leads from the old version to the current one; `without` one of its changes, or with all of them.
 pub fn update_script(current: &str, without: Option<usize>) -> String {
     let changes = CHANGES.iter().enumerate().filter(|(number, _)| Some(*number) != without);
-    changes.map(|(_, change)| (change.update)(current) + "\n").collect()
+    std::iter::once(GUARD.to_owned()).chain(changes.map(|(_, change)| (change.update)(current) + "\n")).collect()
 }
 
 /// The statement of a script that begins like this, with the line break behind it.
