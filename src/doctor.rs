@@ -5,6 +5,7 @@ use pgrx::pg_sys::{INTERVALOID, TEXTOID};
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::setting;
 use crate::postgres::value::text_datum;
 
 // An owner that cannot read its own tables is told that alone: all other checks would fail for it.
@@ -23,15 +24,18 @@ static REPORT: KeptPlan = KeptPlan::new(
 );
 
 /// Runs the checks as the owner, past the policies: under them what is hidden would seem to be lost. Not as a superuser who calls,
-/// since the views are the owner's, who may change them.
+/// since the views are the owner's, who may change them, and what
+/// they call might SET something for the caller's session.
 pub fn doctor(call: &mut Call) -> Returns {
     let older_than = call.age("older_than")?;
     let mut set = call.set();
     let spi = Spi::connect();
     let _owner = AsOwner::switch();
-    let unreadable = UNREADABLE.run(&spi, See::Caller, &[]);
-    let library = Some(text_datum(env!("CARGO_PKG_VERSION")));
-    let rows = if unreadable.len() > 0 { unreadable } else { REPORT.run(&spi, See::Caller, &[library, older_than]) };
+    let rows = setting::restoring(|| {
+        let unreadable = UNREADABLE.run(&spi, See::Caller, &[]);
+        let library = Some(text_datum(env!("CARGO_PKG_VERSION")));
+        if unreadable.len() > 0 { unreadable } else { REPORT.run(&spi, See::Caller, &[library, older_than]) }
+    });
     rows.iter().for_each(|row| set.put(&row.datums()));
     Ok(None)
 }

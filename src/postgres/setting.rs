@@ -171,6 +171,17 @@ unsafe extern "C-unwind" fn before_commit(event: pg_sys::XactEvent::Type, _: *mu
     }
 }
 
+/// Runs `read`, and takes back what it sets: a plain SET by code of others would outlive the call.
+pub fn restoring<T>(read: impl FnOnce() -> T) -> T {
+    // SAFETY: the level ends here, or by the abort of an ERROR.
+    unsafe {
+        let level = pg_sys::NewGUCNestLevel();
+        let result = read();
+        pg_sys::AtEOXact_GUC(false, level);
+        result
+    }
+}
+
 /// The transaction's start, which no two transactions of a backend share.
 pub fn transaction() -> i64 {
     // SAFETY: reads the state of the transaction.

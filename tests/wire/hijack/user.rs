@@ -221,6 +221,7 @@ async fn the_owners_code_stays_the_owners_when_a_superuser_calls() {
                    gained := 'a session';
                  exception when insufficient_privilege then null;
                  end;
+                 perform set_config('search_path', 'owners', false);
                  insert into owners.ran_as values (current_user, gained);
                  return false;
                end $$;
@@ -229,7 +230,12 @@ async fn the_owners_code_stays_the_owners_when_a_superuser_calls() {
                where owners.spy()",
         )
         .await;
-    superuser.run("select from agent_sessions.doctor()").await;
+    superuser.run("set search_path = public; select from agent_sessions.doctor()").await;
+    assert_eq!(
+        superuser.value::<String>("show search_path", &[]).await,
+        "public",
+        "what it sets is gone with the call"
+    );
     let row = superuser.query_one("select who, gained from owners.ran_as", &[]).await.expect("the spy ran once");
     let ran_as: (String, String) = (row.get(0), row.get(1));
     assert_eq!(ran_as, (db.role_name(&Role::Owner), "nothing".to_owned()));
