@@ -2,11 +2,13 @@
 
 mod activity;
 mod activity_plans;
+mod append_times;
 mod archive;
 mod audit;
 mod audit_proof;
 mod backup;
 mod bad_input;
+mod bare_client;
 mod branch_flatten;
 mod branch_readers;
 mod branch_tamper;

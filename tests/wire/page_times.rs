@@ -1,12 +1,12 @@
 //! How long the last page of a long log takes, compared with the bare index scan of the same rows by the same role. It prints
 //! what it measures. Its bounds are wide, since other programs may keep the machine busy.
 
-use std::io::{BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
-use agent_sessions_tests::{Connection, Database, Role};
+use agent_sessions_tests::{Connection, Role};
 
+use crate::bare_client::BareClient;
 use crate::long_logs::{self, ITEMS, REVISIONS, link};
 
 const PAGE: usize = 50;
@@ -14,80 +14,6 @@ const DEPTHS: [i64; 3] = [1, 8, 64];
 const ROUNDS: usize = 400;
 /// Until a backend has planned all that it keeps.
 const WARM_UP: usize = 20;
-
-/// A client that looks at nothing of the rows: what a driver makes of them would hide what the server takes.
-struct Wire {
-    stream: BufReader<UnixStream>,
-    body: Vec<u8>,
-}
-
-impl Wire {
-    fn connect(db: &Database, role: &Role) -> Wire {
-        let socket = format!("{}/.s.PGSQL.{}", db.cluster.host, db.cluster.port);
-        let stream = BufReader::with_capacity(1 << 16, UnixStream::connect(socket).expect("a server"));
-        let mut wire = Wire { stream, body: Vec::new() };
-        let user = db.role_name(role);
-        let startup = [&196_608_i32.to_be_bytes()[..], &strings(&["user", &user, "database", &db.name, ""])].concat();
-        wire.send(&sized(&startup));
-        wire.rows();
-        wire
-    }
-
-    /// Prepares a statement under a name.
-    fn prepare(&mut self, name: &str, sql: &str) {
-        let parse = [&strings(&[name, sql])[..], &0_i16.to_be_bytes()].concat();
-        self.send(&[message(b'P', &parse), message(b'S', &[])].concat());
-        self.rows();
-    }
-
-    /// Executes a prepared statement with parameters as text, and returns how many rows it has.
-    fn execute(&mut self, name: &str, parameters: &[&str]) -> usize {
-        let mut bind = [&strings(&["", name])[..], &0_i16.to_be_bytes()].concat();
-        bind.extend((parameters.len() as i16).to_be_bytes());
-        for parameter in parameters {
-            bind.extend((parameter.len() as i32).to_be_bytes());
-            bind.extend(parameter.as_bytes());
-        }
-        bind.extend(0_i16.to_be_bytes());
-        let execute = [&strings(&[""])[..], &0_i32.to_be_bytes()].concat();
-        self.send(&[message(b'B', &bind), message(b'E', &execute), message(b'S', &[])].concat());
-        self.rows()
-    }
-
-    fn send(&mut self, bytes: &[u8]) {
-        self.stream.get_mut().write_all(bytes).expect("the server listens");
-    }
-
-    /// Reads up to where the server waits again, and counts the rows.
-    fn rows(&mut self) -> usize {
-        let mut rows = 0;
-        loop {
-            let mut head = [0; 5];
-            self.stream.read_exact(&mut head).expect("an answer");
-            let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize - 4;
-            self.body.resize(length, 0);
-            self.stream.read_exact(&mut self.body).expect("the whole answer");
-            match head[0] {
-                b'D' => rows += 1,
-                b'E' => panic!("{}", String::from_utf8_lossy(&self.body)),
-                b'Z' => return rows,
-                _ => {}
-            }
-        }
-    }
-}
-
-fn strings(strings: &[&str]) -> Vec<u8> {
-    strings.iter().flat_map(|string| string.bytes().chain([0])).collect()
-}
-
-fn sized(body: &[u8]) -> Vec<u8> {
-    [&(body.len() as i32 + 4).to_be_bytes(), body].concat()
-}
-
-fn message(kind: u8, body: &[u8]) -> Vec<u8> {
-    [vec![kind], sized(body)].concat()
-}
 
 /// A statement under its own name, and what it took in each round.
 struct Measured {
@@ -98,14 +24,14 @@ struct Measured {
 }
 
 impl Measured {
-    fn new(wire: &mut Wire, name: &str, sql: &str, parameters: [&dyn ToString; 2], rows: usize) -> Measured {
+    fn new(wire: &mut BareClient, name: &str, sql: &str, parameters: [&dyn ToString; 2], rows: usize) -> Measured {
         wire.prepare(name, sql);
         let parameters = parameters.map(|parameter| parameter.to_string());
         Measured { name: name.to_owned(), parameters, rows, took: Vec::new() }
     }
 
     /// The items before a position, as the extension shows them.
-    fn page(wire: &mut Wire, name: &str, session: &str, position: i64) -> Measured {
+    fn page(wire: &mut BareClient, name: &str, session: &str, position: i64) -> Measured {
         let page = format!(
             "select position, op, kind, item_id, tag, author, payload, attrs, created_at, digest
              from agent_sessions.session_history($1, before => $2, max_rows => {PAGE}, newest_first => true)"
@@ -114,7 +40,7 @@ impl Measured {
     }
 
     /// The entries of one session before the end of the items.
-    fn bare(wire: &mut Wire, name: &str, sid: i64) -> Measured {
+    fn bare(wire: &mut BareClient, name: &str, sid: i64) -> Measured {
         let scan = format!(
             "select position, op, kind, item_id, tag, author, payload, attrs, created_at, digest
              from agent_sessions.session_item where sid = $1 and position < $2 order by position desc limit {PAGE}"
@@ -122,12 +48,12 @@ impl Measured {
         Measured::new(wire, &format!("bare scan for {name}"), &scan, [&sid, &ITEMS], PAGE)
     }
 
-    fn verification(wire: &mut Wire, session: &str) -> Measured {
+    fn verification(wire: &mut BareClient, session: &str) -> Measured {
         let verify = "select ok from agent_sessions.session_verify($1) where ok and entries = $2";
         Measured::new(wire, &format!("session_verify of {session}"), verify, [&session, &ITEMS], 1)
     }
 
-    fn run(&mut self, wire: &mut Wire) {
+    fn run(&mut self, wire: &mut BareClient) {
         let start = Instant::now();
         let rows = wire.execute(&self.name, &[&self.parameters[0], &self.parameters[1]]);
         self.took.push(start.elapsed());
@@ -142,7 +68,7 @@ impl Measured {
 }
 
 /// All of them take turns, so that what slows the machine down for a while slows all of them.
-fn run(wire: &mut Wire, rounds: usize, measured: &mut [Measured]) {
+fn run(wire: &mut BareClient, rounds: usize, measured: &mut [Measured]) {
     for _ in 0..rounds {
         measured.iter_mut().for_each(|one| one.run(wire));
     }
@@ -208,7 +134,7 @@ async fn the_last_page_of_a_long_log_takes_little_longer_than_its_bare_index_sca
     db.superuser().await.run("vacuum analyze agent_sessions.session, agent_sessions.session_item").await;
     // In mode auto the server may plan the bare scan anew each time, for the values that it is given.
     for mode in ["auto", "force_generic_plan"] {
-        let mut wire = Wire::connect(&db, &Role::Reader);
+        let mut wire = BareClient::connect(&db, &Role::Reader);
         wire.prepare("mode", &format!("set plan_cache_mode = {mode}"));
         wire.execute("mode", &[]);
         let mut measured = Vec::new();
@@ -226,7 +152,7 @@ async fn the_last_page_of_a_long_log_takes_little_longer_than_its_bare_index_sca
             compare(&pair[0], &pair[1], page.most);
         }
     }
-    let mut wire = Wire::connect(&db, &Role::Reader);
+    let mut wire = BareClient::connect(&db, &Role::Reader);
     let mut verifications = vec![Measured::verification(&mut wire, "flat")];
     for depth in DEPTHS {
         verifications.push(Measured::verification(&mut wire, &link(&format!("depth {depth}"), depth)));
