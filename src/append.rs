@@ -180,7 +180,7 @@ pub fn append(log: &Log, items: &[Item], expected: Option<i64>, lease: Option<&s
 
 /// The stored items that the ids of `items` stand for.
 fn stored<'a>(log: &Log<'a>, items: &[Item<'a>]) -> HashMap<&'a str, Standing<'a>> {
-    let ids: Vec<&str> = items.iter().filter_map(|item| item.draft.item_id).collect();
+    let ids: Vec<&str> = items.iter().filter_map(|item| item.draft.item_id).filter(|id| log.may_hold(id)).collect();
     if ids.is_empty() {
         return HashMap::new();
     }

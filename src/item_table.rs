@@ -95,6 +95,11 @@ pub fn last(table: &Table, sid: i64, see: See) -> Option<(i64, Digest)> {
     table.last(KEY, &[Key::Int8(sid)], see, read).flatten()
 }
 
+/// Whether a session holds an item of that id.
+pub fn has_id(table: &Table, sid: i64, item_id: &str) -> bool {
+    table.last(ID, &[Key::Text(text_datum(item_id)), Key::Int8(sid)], See::Now, |_| ()).is_some()
+}
+
 /// An item's row, but for what links it.
 pub fn row<'a>(sid: i64, draft: &Draft<'a>) -> Tuple<'a> {
     let mut row = Tuple::blank(TYPES.len());

@@ -106,6 +106,14 @@ impl<'s> Log<'s> {
         self.lineage.digest_at(self.spi, See::Latest, fork - 1)
     }
 
+    /// `false` if the log has no item of that id, where that can be looked up without a statement.
+    pub fn may_hold(&self, item_id: &str) -> bool {
+        match &self.table {
+            Some(table) if self.lineage.inherited().is_empty() => item_table::has_id(table, self.sid(), item_id),
+            _ => true,
+        }
+    }
+
     /// SE007 unless the next entry lands at `expected`.
     pub fn expect(&self, expected: Option<i64>) -> Result<(), Error> {
         match expected {
