@@ -5,7 +5,7 @@ create function agent_sessions.session_export(
 ) returns setof text
 language c stable parallel restricted as 'MODULE_PATHNAME', 'agent_sessions_session_export';
 comment on function agent_sessions.session_export(text, text, text) is
-  'A session as NDJSON, for session_import, and for other programs to check: a line each for the session, for every entry of its log and for every chunk of an open item, and a last one with the SHA-256 of all lines before. An object of one key that names the kind of the line. JSON columns are texts, byte for byte; bytes are hex; times are microseconds since 2000-01-01 UTC, as they are hashed. Of a branch it names the sessions that it inherits from, those that were deleted included, since the chain stands on them, and brings the entries that it inherits. Not exported: the lease, but its fence is. No rows for a session that does not exist';
+  'A session as NDJSON, for session_import, and for other programs to check: a line each for the session, for every entry of its log and for every chunk of an open item, and a last one with the SHA-256 of all lines before. An object of one key that names the kind of the line. JSON columns are texts, byte for byte; bytes are hex; times are microseconds since 2000-01-01 UTC, as they are hashed. Of a branch it names the sessions that it inherits from, those that were deleted included, since the chain stands on them, and brings the entries that it inherits; 42501 if isolation keeps one of them from the caller. Not exported: the lease, but its fence is. No rows for a session that does not exist';
 
 create function agent_sessions.session_import(
   lines json,

@@ -4,10 +4,12 @@ use agent_sessions_core::archive::{Ancestor, Chunk, Entry, Format, Hex, Line, Se
 use pgrx::pg_sys::{Datum, INT8OID};
 
 use crate::address;
+use crate::identity;
 use crate::lineage::{Lineage, Stretch};
 use crate::postgres::call::{Call, Returns, Set};
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
+use crate::postgres::raise;
 use crate::postgres::rows::Row;
 use crate::postgres::value::{self, text_datum};
 use crate::verify;
@@ -44,11 +46,18 @@ pub fn session_export(call: &mut Call) -> Returns {
     let spi = Spi::connect();
     let Some(lineage) = Lineage::find(&spi, See::Caller, &address) else { return Ok(None) };
     let own = lineage.own();
+    let visible = identity::isolated();
     let mut lines = Lines { set, sum: Sum::default() };
     HEAD.stream(&spi, &[Some(Datum::from(own.sid))], |row| lines.put(&Line::Session(Box::new(session(row)))));
     for stretch in lineage.inherited() {
         let _owner = AsOwner::switch();
-        ANCESTOR.stream(&spi, &[Some(Datum::from(stretch.sid))], |row| lines.put(&Line::Ancestor(ancestor(row))));
+        ANCESTOR.stream(&spi, &[Some(Datum::from(stretch.sid))], |row| {
+            // The chain stands on the ancestor's names, which isolation keeps from others.
+            if visible.as_deref().is_some_and(|visible| row.text(0) != Some(visible)) {
+                raise::outside_of_policy();
+            }
+            lines.put(&Line::Ancestor(ancestor(row)));
+        });
         lines.entries(&spi, stretch);
         let bounds = [stretch.sid, stretch.until].map(|bound| Some(Datum::from(bound)));
         verify::EXPLANATIONS.stream(&spi, &bounds, |row| {

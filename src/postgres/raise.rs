@@ -67,7 +67,7 @@ pub fn outside_of_policy() -> ! {
     pgrx::ereport!(
         ERROR,
         pgrx::PgSqlErrorCode::ERRCODE_INSUFFICIENT_PRIVILEGE,
-        "the session would be another agent's than the one that agent_sessions.isolation leaves visible"
+        "this takes a session of another agent than the one that agent_sessions.isolation leaves visible"
     );
 }
 

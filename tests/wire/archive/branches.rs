@@ -1,6 +1,6 @@
 //! A branch exports whole, and comes back as a session of its own.
 
-use agent_sessions_tests::{Branch, Database};
+use agent_sessions_tests::{Branch, Database, assert_sqlstate};
 
 use super::*;
 use crate::branch_readers::{change, family, flatten as flat_copy};
@@ -188,4 +188,27 @@ async fn branches_without_an_inheritance_come_back_line_by_line() {
         assert!(writer.verify(session).await.ok, "{session}");
         assert_eq!(export(&writer, session).await.len(), 3);
     }
+}
+
+/// The lines name the sessions that a branch inherits from, which isolation does not let the caller know.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_isolation_keeps_from_an_agent_is_not_exported_either() {
+    let db = Database::create("export_isolated").await;
+    let writer = db.writer().await;
+    sample(&writer, "s").await;
+    let make = "select agent_sessions.session_branch('s', new_session_id => 'theirs', new_agent_id => 'two');
+                select agent_sessions.session_append('own', '1', agent_id => 'two', on_missing => 'create');
+                select agent_sessions.session_branch('own', new_session_id => 'of own', agent_id => 'two')";
+    writer.run(make).await;
+    let reader = db.reader().await;
+    let lines =
+        |session: &str| format!("select count(*) from agent_sessions.session_export('{session}', agent_id => 'two')");
+    assert!(reader.value::<i64>(&lines("theirs"), &[]).await > 2);
+    reader.run("set agent_sessions.isolation = agent; set agent_sessions.agent = 'two'").await;
+    for session in ["own", "of own"] {
+        assert!(reader.value::<i64>(&lines(session), &[]).await > 2, "{session}");
+    }
+    assert_sqlstate!(reader.batch_execute(&lines("theirs")).await, "42501");
+    writer.run("select agent_sessions.session_flatten('theirs', agent_id => 'two')").await;
+    assert!(reader.value::<i64>(&lines("theirs"), &[]).await > 2, "it is whole by itself now");
 }
