@@ -17,7 +17,8 @@ use crate::verify;
 static HEAD: KeptPlan = KeptPlan::new(
     c"select s.tenant, s.agent_id, s.session_id, s.created_at, p.agent_id, p.session_id, s.owner, s.origin, s.title, s.status, \
         s.metadata, s.state, s.revision, s.input_tokens, s.output_tokens, s.cost::pg_catalog.text, s.lease_fence, s.closed_at, \
-        s.expires_at, s.fork_position, s.fork_digest, nullif(s.base_position, 0), s.base_digest \
+        s.expires_at, s.fork_position, s.fork_digest, \
+        case when s.base_position operator(pg_catalog.>) 0 then s.base_position end, s.base_digest \
       from agent_sessions.session s \
       left join agent_sessions.session p on p.sid operator(pg_catalog.=) s.parent_sid and p.deleted_at is null \
       where s.sid operator(pg_catalog.=) $1",
@@ -25,7 +26,8 @@ static HEAD: KeptPlan = KeptPlan::new(
 );
 
 static ANCESTOR: KeptPlan = KeptPlan::new(
-    c"select s.agent_id, s.session_id, s.created_at, s.fork_position, s.fork_digest, nullif(s.base_position, 0), s.base_digest \
+    c"select s.agent_id, s.session_id, s.created_at, s.fork_position, s.fork_digest, \
+        case when s.base_position operator(pg_catalog.>) 0 then s.base_position end, s.base_digest \
       from agent_sessions.session s where s.sid operator(pg_catalog.=) $1",
     &[INT8OID],
 );

@@ -47,7 +47,7 @@ impl Table {
         }
         let table = catalog::relation(shape.table);
         // Takes in what others have changed, before what was found is asked.
-        let relation = Open::table(table);
+        let relation = Open::table(table, shape.purpose.lock_mode());
         let indexes = found::indexes(shape, &relation, table)?;
         // SAFETY: syscache look-ups.
         let is_subject = unsafe {
@@ -68,7 +68,7 @@ impl Table {
             let tuple = pg_sys::heap_form_tuple((*table).rd_att, values.as_mut_ptr(), nulls.as_mut_ptr());
             pg_sys::simple_heap_insert(table, tuple);
             for (n, index) in self.shape.indexes.iter().enumerate().filter(|(n, _)| wanted(*n)) {
-                let relation = Open::index(self.indexes[n]);
+                let relation = Open::index(self.indexes[n], self.shape.purpose.lock_mode());
                 let mut keys: Vec<Datum> = index.columns.iter().map(|column| values[*column]).collect();
                 let mut are_null: Vec<bool> = index.columns.iter().map(|column| nulls[*column]).collect();
                 let check = if index.is_unique {

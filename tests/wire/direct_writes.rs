@@ -185,3 +185,18 @@ async fn an_append_needs_what_an_insert_needs() {
     superuser.run("set session_replication_role = replica").await;
     assert_sqlstate!(append(&superuser).await, "23502");
 }
+
+/// As SELECT … FOR UPDATE and INSERT: an index on `session` can be built meanwhile, one on `session_item` waits.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_append_locks_the_tables_as_its_statements_would() {
+    let db = Database::create("direct_locks").await;
+    let (owner, writer) = (db.owner().await, db.writer().await);
+    writer.create_session("s").await;
+    writer.begin("read committed").await;
+    append(&writer).await.expect("an append");
+    let lock = |table: &str| format!("begin; lock table agent_sessions.{table} in share mode nowait; rollback");
+    owner.run(&lock("session")).await;
+    assert_sqlstate!(owner.batch_execute(&lock("session_item")).await, "55P03");
+    owner.rollback().await;
+    writer.commit().await;
+}

@@ -7,14 +7,14 @@ use pgrx::pg_sys;
 pub struct Open(pub pg_sys::Relation);
 
 impl Open {
-    pub fn table(relation: Oid) -> Open {
+    pub fn table(relation: Oid, mode: u32) -> Open {
         // SAFETY: closed by the drop, or by the abort of an unwinding ERROR.
-        Open(unsafe { pg_sys::table_open(relation, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE) })
+        Open(unsafe { pg_sys::table_open(relation, mode as pg_sys::LOCKMODE) })
     }
 
-    pub fn index(relation: Oid) -> Open {
+    pub fn index(relation: Oid, mode: u32) -> Open {
         // SAFETY: as above.
-        Open(unsafe { pg_sys::index_open(relation, pg_sys::RowExclusiveLock as pg_sys::LOCKMODE) })
+        Open(unsafe { pg_sys::index_open(relation, mode as pg_sys::LOCKMODE) })
     }
 }
 

@@ -84,7 +84,7 @@ pub struct Scan<'t> {
 
 impl<'t> Scan<'t> {
     pub fn begin(table: &'t Table, index: usize, keys: &[Key]) -> Scan<'t> {
-        let index = Open::index(table.indexes[index]);
+        let index = Open::index(table.indexes[index], table.shape.purpose.lock_mode());
         let mut wanted = vec![pg_sys::ScanKeyData::default(); keys.len()];
         // SAFETY: table and index are open, the snapshot is active, and the keys are of the index's columns.
         unsafe {

@@ -28,6 +28,16 @@ pub enum Purpose {
     },
 }
 
+impl Purpose {
+    /// The lock that a statement of this purpose takes on the table.
+    pub fn lock_mode(&self) -> u32 {
+        match self {
+            Purpose::Lock => pg_sys::RowShareLock,
+            Purpose::Insert { .. } => pg_sys::RowExclusiveLock,
+        }
+    }
+}
+
 /// An index of the table, and its columns, in their order.
 pub struct Index {
     pub name: &'static CStr,
@@ -116,7 +126,9 @@ impl Shape {
             let named = |index: &Index| {
                 present.iter().copied().find(|oid| {
                     let name = pg_sys::get_rel_name(*oid);
-                    !name.is_null() && CStr::from_ptr(name) == index.name && index.is(&Open::index(*oid))
+                    !name.is_null()
+                        && CStr::from_ptr(name) == index.name
+                        && index.is(&Open::index(*oid, self.purpose.lock_mode()))
                 })
             };
             self.indexes.iter().map(named).collect()
