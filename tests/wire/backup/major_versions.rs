@@ -118,12 +118,23 @@ async fn pg_upgrade_keeps_everything() {
     }
 }
 
+/// A view as it is printed, without the names of columns: an older version's dump spells out those that they have by themselves.
+fn without_names(view: &str) -> String {
+    let is_of_a_name = |letter: char| letter.is_alphanumeric() || ['_', '"'].contains(&letter);
+    let mut parts = view.split(" AS ");
+    let first = parts.next().unwrap_or_default();
+    std::iter::once(first).chain(parts.map(|part| part.trim_start_matches(is_of_a_name))).collect()
+}
+
 impl Site {
     /// The tables and all else are as CREATE EXTENSION makes them on this server. The extension itself has become the
     /// superuser's: pg_upgrade makes all extensions, and nothing gives one to another owner.
     async fn assert_as_installed_here(&self, upgraded: &Connection) {
         let fresh = self.installed("fresh").await;
-        let differing = Catalogue::of(&fresh).await.differences(&Catalogue::of(upgraded).await);
+        let mut differing = Catalogue::of(&fresh).await.differences(&Catalogue::of(upgraded).await);
+        differing.retain(|(kind, _), (fresh, upgraded)| {
+            kind != "view" || without_names(&fresh.concat()) != without_names(&upgraded.concat())
+        });
         let abouts: Vec<&About> = differing.keys().collect();
         assert_eq!(abouts, [&("extension".to_owned(), "agent_sessions".to_owned())], "{differing:#?}");
         // The engine asks who owns the tables.
