@@ -535,13 +535,18 @@ impl Session {
         }
         let unplaced = self.unplaced.iter().map(|(_, entry)| entry);
         let is_asked_for = unplaced.chain(self.doubtful.iter().flatten()).any(|entry| entry.is(stored));
-        self.fate == Fate::Gone && (is_asked_for || self.explains_copies(stored))
+        // What explains copies is asked for by nobody, and may have been trimmed after it was copied on.
+        let explains = self.flattening != Flattening::No && self.is_about_copies(stored);
+        self.fate == Fate::Gone && is_asked_for || explains
     }
 
     /// Whether an entry may be one that says where the copies of a flattened session begin, or what was erased of them.
     fn explains_copies(&self, stored: &Stored) -> bool {
-        let is_about_copies = matches!(stored.op.as_str(), "trim" | "erase") && stored.target < Some(self.fork());
-        matches!(self.flattening, Flattening::Maybe | Flattening::Fresh) && is_about_copies
+        matches!(self.flattening, Flattening::Maybe | Flattening::Fresh) && self.is_about_copies(stored)
+    }
+
+    fn is_about_copies(&self, stored: &Stored) -> bool {
+        matches!(stored.op.as_str(), "trim" | "erase") && stored.target < Some(self.fork())
     }
 
     /// Finds the places of what was told without one, and of what was not answered; how many calls of these there are.
