@@ -33,6 +33,10 @@ static ENTRIES: KeptPlan = KeptPlan::new(
     &[INT8OID, INT8OID, INT8OID],
 );
 
+// Held while it is copied: an erasure waits, and then finds no branch here, or was there before.
+static KEEP_FROM_ERASURE: KeptPlan =
+    KeptPlan::new(c"select from agent_sessions.session s where s.sid operator(pg_catalog.=) $1 for share", &[INT8OID]);
+
 static COPY: KeptPlan = KeptPlan::new(
     c"insert into agent_sessions.session_item (sid, position, tenant, agent_id, op, kind, item_id, tag, author, target, \
         payload, attrs, salt, content_digest, digest, created_at, imported_at) \
@@ -80,6 +84,9 @@ pub fn session_flatten(call: &mut Call) -> Returns {
         return Ok(Some(Datum::from(0_i64)));
     }
     let inherited = log.lineage.inherited();
+    for stretch in inherited.iter().rev() {
+        stretch.run(&KEEP_FROM_ERASURE, &spi, See::Latest, &[Some(Datum::from(stretch.sid))]);
+    }
     // What is broken must not be chained anew, as if it had been written so.
     let verdict = seeing_latest(|| verify::walk(&spi, log.lineage.stretches()));
     if let Some((position, _)) = verdict.and_then(|verdict| verdict.fault) {

@@ -472,3 +472,22 @@ async fn flattened_members_of_a_family_change_nothing_for_the_others() {
         assert_eq!(count(&owner, "agent_sessions.session where session_id not like 'flat%'").await, 0);
     }
 }
+
+/// Else the copies would keep what is erased at that moment from all that share it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flattening_waits_for_an_erasure_of_what_it_copies() {
+    let db = Database::create("flatten_erasure").await;
+    let (eraser, flattener) = (db.writer().await, Arc::new(db.writer().await));
+    sample(&eraser, "s").await;
+    eraser.branch("s", "b").await;
+    eraser.begin("read committed").await;
+    eraser.run("select agent_sessions.session_erase('s', target => 0)").await;
+    let task = spawn_flatten(&flattener, "b");
+    db.wait_until_blocked(flattener.pid).await;
+    eraser.commit().await;
+    assert_eq!(task.await.expect("the task").expect("a flattening"), ENTRIES);
+    let verdict = eraser.verify("b").await;
+    assert!(verdict.ok && verdict.redacted > 0, "{verdict:?}");
+    let kept = "select count(*) from agent_sessions.session_log('b') where position = 0 and payload is not null";
+    assert_eq!(eraser.value::<i64>(kept, &[]).await, 0);
+}
