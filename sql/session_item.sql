@@ -46,7 +46,7 @@ exception
 end
 $$;
 
-create unique index session_item_id_key on agent_sessions.session_item (item_id, sid) where item_id is not null;
+create unique index session_item_id_key on agent_sessions.session_item (sid, item_id) where item_id is not null;
 create index session_item_target_idx on agent_sessions.session_item (sid, target, position) where op in ('revise', 'retract', 'retract_from');
 create index session_item_tag_idx on agent_sessions.session_item (sid, tag, position) where tag is not null;
 create index session_item_cut_idx on agent_sessions.session_item (sid, position) where op = 'retract_from';

@@ -68,7 +68,7 @@ const SHAPE: Shape = Shape {
     types: TYPES,
     indexes: &[
         Index { name: c"session_item_pkey", columns: &[SID, POSITION], is_unique: true },
-        Index { name: c"session_item_id_key", columns: &[ITEM_ID, SID], is_unique: true },
+        Index { name: c"session_item_id_key", columns: &[SID, ITEM_ID], is_unique: true },
         Index { name: c"session_item_tag_idx", columns: &[SID, TAG, POSITION], is_unique: false },
         Index { name: c"session_item_summary_idx", columns: &[SID, POSITION], is_unique: false },
         Index { name: c"session_item_target_idx", columns: &[SID, TARGET, POSITION], is_unique: false },
@@ -89,15 +89,15 @@ pub fn open(head: &Head) -> Option<Table> {
     Table::open(&SHAPE, || identity::shows(&head.tenant, &head.agent_id))
 }
 
-/// The position and the digest of the last entry that a session holds.
-pub fn last(table: &Table, sid: i64, see: See) -> Option<(i64, Digest)> {
+/// The position and the digest of the last entry that a session holds, if that is at `from` or beyond.
+pub fn last(table: &Table, sid: i64, from: i64, see: See) -> Option<(i64, Digest)> {
     let read = |place: &Place| place.int8(POSITION).zip(place.bytes(DIGEST).and_then(value::digest));
-    table.last(KEY, &[Key::Int8(sid)], see, read).flatten()
+    table.last(KEY, &[Key::Int8(sid), Key::Int8AtLeast(from)], see, read).flatten()
 }
 
 /// Whether a session holds an item of that id.
 pub fn has_id(table: &Table, sid: i64, item_id: &str) -> bool {
-    table.last(ID, &[Key::Text(text_datum(item_id)), Key::Int8(sid)], See::Now, |_| ()).is_some()
+    table.last(ID, &[Key::Int8(sid), Key::Text(text_datum(item_id))], See::Now, |_| ()).is_some()
 }
 
 /// An item's row, but for what links it.

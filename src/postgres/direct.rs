@@ -9,6 +9,7 @@ mod relation;
 mod scan;
 mod shape;
 
+use std::cell::OnceCell;
 use std::ffi::c_int;
 
 use pg_sys::{Datum, Oid};
@@ -29,6 +30,8 @@ pub struct Table {
     shape: &'static Shape,
     relation: Open,
     indexes: Vec<Oid>,
+    /// Opened by their first use.
+    open_indexes: Vec<OnceCell<Open>>,
 }
 
 impl Table {
@@ -55,7 +58,15 @@ impl Table {
         };
         // SAFETY: reads a variable of the backend.
         let is_let_through = !is_subject || unsafe { pg_sys::row_security } && is_visible();
-        is_let_through.then_some(Table { shape, relation, indexes })
+        is_let_through.then(|| {
+            let open_indexes = indexes.iter().map(|_| OnceCell::new()).collect();
+            Table { shape, relation, indexes, open_indexes }
+        })
+    }
+
+    /// One of the shape's indexes.
+    fn index(&self, index: usize) -> pg_sys::Relation {
+        self.open_indexes[index].get_or_init(|| Open::index(self.indexes[index], self.shape.purpose.lock_mode())).0
     }
 
     /// Writes a row of the shape's columns. `wanted` says which of the shape's indexes it belongs into.
@@ -68,7 +79,7 @@ impl Table {
             let tuple = pg_sys::heap_form_tuple((*table).rd_att, values.as_mut_ptr(), nulls.as_mut_ptr());
             pg_sys::simple_heap_insert(table, tuple);
             for (n, index) in self.shape.indexes.iter().enumerate().filter(|(n, _)| wanted(*n)) {
-                let relation = Open::index(self.indexes[n], self.shape.purpose.lock_mode());
+                let relation = self.index(n);
                 let mut keys: Vec<Datum> = index.columns.iter().map(|column| values[*column]).collect();
                 let mut are_null: Vec<bool> = index.columns.iter().map(|column| nulls[*column]).collect();
                 let check = if index.is_unique {
@@ -76,10 +87,10 @@ impl Table {
                 } else {
                     pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
                 };
-                let info = pg_sys::BuildIndexInfo(relation.0);
+                let info = pg_sys::BuildIndexInfo(relation);
                 let place = &mut (*tuple).t_self;
                 pg_sys::index_insert(
-                    relation.0,
+                    relation,
                     keys.as_mut_ptr(),
                     are_null.as_mut_ptr(),
                     place,
@@ -92,7 +103,7 @@ impl Table {
         }
     }
 
-    /// Reads the last row of an index whose first columns are `keys`.
+    /// Reads the last row of an index that `keys` mean: its first columns.
     pub fn last<T>(&self, index: usize, keys: &[Key], see: See, read: impl FnOnce(&Place) -> T) -> Option<T> {
         let _snapshot = Pushed::of(see);
         let mut scan = Scan::begin(self, index, keys);

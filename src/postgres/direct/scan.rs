@@ -6,7 +6,6 @@ use pg_sys::{Datum, Oid};
 use pgrx::pg_sys;
 
 use super::Table;
-use super::relation::Open;
 use crate::postgres::plan::See;
 use crate::postgres::{catalog, raise, value};
 
@@ -40,9 +39,10 @@ impl Place<'_> {
     }
 }
 
-/// What a column of an index has to be equal to.
+/// What a column of an index has to be equal to, or at least.
 pub enum Key {
     Int8(i64),
+    Int8AtLeast(i64),
     /// Of a column under collation "C".
     Text(Datum),
 }
@@ -77,39 +77,39 @@ impl Drop for Pushed {
 /// A scan of an index, and the row that it stands on.
 pub struct Scan<'t> {
     table: &'t Table,
-    _index: Open,
     scan: pg_sys::IndexScanDesc,
     slot: *mut pg_sys::TupleTableSlot,
 }
 
 impl<'t> Scan<'t> {
     pub fn begin(table: &'t Table, index: usize, keys: &[Key]) -> Scan<'t> {
-        let index = Open::index(table.indexes[index], table.shape.purpose.lock_mode());
         let mut wanted = vec![pg_sys::ScanKeyData::default(); keys.len()];
         // SAFETY: table and index are open, the snapshot is active, and the keys are of the index's columns.
         unsafe {
             for (n, (key, entry)) in keys.iter().zip(&mut wanted).enumerate() {
-                let (collation, equals, value) = match key {
-                    Key::Int8(value) => (Oid::INVALID, pg_sys::F_INT8EQ, Datum::from(*value)),
-                    Key::Text(value) => (pg_sys::C_COLLATION_OID, pg_sys::F_TEXTEQ, *value),
+                let (strategy, operator, value) = match key {
+                    Key::Int8(value) => (pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, Datum::from(*value)),
+                    Key::Int8AtLeast(value) => {
+                        (pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, Datum::from(*value))
+                    }
+                    Key::Text(value) => (pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, *value),
                 };
-                let (number, strategy) =
-                    (n as pg_sys::AttrNumber + 1, pg_sys::BTEqualStrategyNumber as pg_sys::StrategyNumber);
+                let collation = if matches!(key, Key::Text(_)) { pg_sys::C_COLLATION_OID } else { Oid::INVALID };
                 pg_sys::ScanKeyEntryInitialize(
                     entry,
                     0,
-                    number,
-                    strategy,
+                    n as pg_sys::AttrNumber + 1,
+                    strategy as pg_sys::StrategyNumber,
                     Oid::INVALID,
                     collation,
-                    equals.into(),
+                    operator.into(),
                     value,
                 );
             }
             let slot = pg_sys::table_slot_create(table.relation.0, std::ptr::null_mut());
-            let scan = begin_scan(table.relation.0, index.0, wanted.len() as c_int);
+            let scan = begin_scan(table.relation.0, table.index(index), wanted.len() as c_int);
             pg_sys::index_rescan(scan, wanted.as_mut_ptr(), wanted.len() as c_int, std::ptr::null_mut(), 0);
-            Scan { table, _index: index, scan, slot }
+            Scan { table, scan, slot }
         }
     }
 

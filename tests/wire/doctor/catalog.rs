@@ -100,7 +100,7 @@ async fn what_was_changed_is_found() {
         ("alter table agent_sessions.session_item alter column payload set statistics -1", "statistics"),
         ("alter table agent_sessions.session_delta alter column chunk set statistics 100", "statistics"),
         ("drop index agent_sessions.session_item_id_key;
-          create unique index session_item_id_key on agent_sessions.session_item (item_id, sid) where item_id > 'a'", "indexes"),
+          create unique index session_item_id_key on agent_sessions.session_item (sid, item_id) where item_id > 'a'", "indexes"),
         ("alter table agent_sessions.session_item drop constraint session_item_op_check,
             add constraint session_item_op_check check (op <> '')", "constraints"),
         ("alter table agent_sessions.session drop constraint session_revision_check,
