@@ -57,7 +57,12 @@ impl Address {
 
     /// The parameters of statements that look the session up.
     pub fn parameters(&self) -> [Option<Datum>; 3] {
-        [&self.tenant, &self.agent_id, &self.session_id].map(|text| Some(text_datum(text)))
+        self.name().map(Some)
+    }
+
+    /// Tenant, agent and id, as datums.
+    pub fn name(&self) -> [Datum; 3] {
+        [&self.tenant, &self.agent_id, &self.session_id].map(|text| text_datum(text))
     }
 
     /// SE002, which names the agent under which a visible session of that id exists.
@@ -77,13 +82,11 @@ pub fn sid_of(spi: &Spi, see: See, parameters: &[Option<Datum>; 3]) -> Option<i6
     FIND.run(spi, see, parameters).first().and_then(|row| row.int8(0))
 }
 
-/// The parameters of the session that a reader means. An id that no session can have finds none.
-pub fn of_reader(
-    session_id: Option<&str>,
-    agent_id: Option<&str>,
-    tenant: Option<&str>,
-) -> Result<[Option<Datum>; 3], Error> {
-    let tenant = tenant.map_or_else(identity::tenant, |tenant| Ok(tenant.to_owned()))?;
-    let agent_id = agent_id.map_or_else(identity::agent, str::to_owned);
-    Ok([Some(text_datum(&tenant)), Some(text_datum(&agent_id)), session_id.map(text_datum)])
+/// The address of the session that a reader means. NULL, as any id that no session can have, finds none.
+pub fn of_reader(session_id: Option<&str>, agent_id: Option<&str>, tenant: Option<&str>) -> Result<Address, Error> {
+    Ok(Address {
+        tenant: tenant.map_or_else(identity::tenant, |tenant| Ok(tenant.to_owned()))?,
+        agent_id: agent_id.map_or_else(identity::agent, str::to_owned),
+        session_id: session_id.unwrap_or_default().to_owned(),
+    })
 }

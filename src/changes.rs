@@ -7,6 +7,7 @@ use std::collections::HashMap;
 
 use pgrx::pg_sys::{Datum, INT8ARRAYOID, INT8OID};
 
+use crate::item_table;
 use crate::lineage::{Lineage, Stretch};
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
@@ -62,8 +63,11 @@ pub struct Changed(Vec<bool>);
 impl Changed {
     pub fn of(spi: &Spi, see: See, lineage: &Lineage) -> Changed {
         let is_changed = |stretch: &Stretch| {
-            let bounds = [Some(Datum::from(stretch.sid)), Some(Datum::from(stretch.until))];
-            stretch.run(&ANY, spi, see, &bounds).len() > 0
+            let (sid, until) = (stretch.sid, stretch.until);
+            match lineage.table(stretch) {
+                Some(table) => item_table::has_change(table, sid, until, see),
+                None => stretch.run(&ANY, spi, see, &[sid, until].map(|bound| Some(Datum::from(bound)))).len() > 0,
+            }
         };
         Changed(lineage.stretches().iter().map(is_changed).collect())
     }

@@ -20,7 +20,7 @@ use crate::lineage::Stretch;
 use crate::log::Log;
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::owner::AsOwner;
-use crate::postgres::plan::{KeptPlan, See, Spi, seeing_latest};
+use crate::postgres::plan::{KeptPlan, See, Spi, seeing};
 use crate::postgres::value::{self, Json, bytes_datum, text_datum};
 use crate::trim;
 use crate::verify;
@@ -33,9 +33,12 @@ static ENTRIES: KeptPlan = KeptPlan::new(
     &[INT8OID, INT8OID, INT8OID],
 );
 
-// Held while it is copied: an erasure waits, and then finds no branch here, or was there before.
-static KEEP_FROM_ERASURE: KeptPlan =
-    KeptPlan::new(c"select from agent_sessions.session s where s.sid operator(pg_catalog.=) $1 for share", &[INT8OID]);
+// Held while it is copied: an erasure waits, and then finds no branch here, or was there before. Not shared with a second
+// flattening: of what both hold, neither could go on to delete what is hidden.
+static KEEP_FROM_ERASURE: KeptPlan = KeptPlan::new(
+    c"select from agent_sessions.session s where s.sid operator(pg_catalog.=) $1 for no key update",
+    &[INT8OID],
+);
 
 static COPY: KeptPlan = KeptPlan::new(
     c"insert into agent_sessions.session_item (sid, position, tenant, agent_id, op, kind, item_id, tag, author, target, \
@@ -88,7 +91,7 @@ pub fn session_flatten(call: &mut Call) -> Returns {
         stretch.run(&KEEP_FROM_ERASURE, &spi, See::Latest, &[Some(Datum::from(stretch.sid))]);
     }
     // What is broken must not be chained anew, as if it had been written so.
-    let verdict = seeing_latest(|| verify::walk(&spi, log.lineage.stretches()));
+    let verdict = seeing(See::Latest, || verify::walk(&spi, log.lineage.stretches()));
     if let Some((position, _)) = verdict.and_then(|verdict| verdict.fault) {
         return Err(Error::DigestMismatch { column: "digest", position });
     }
@@ -97,7 +100,7 @@ pub fn session_flatten(call: &mut Call) -> Returns {
     let _owner = AsOwner::switch();
     let oldest = Base::of(&spi, See::Latest, inherited[0].sid).filter(|oldest| oldest.is_trimmed);
     let start = oldest.map_or(base.unforked, |oldest| oldest.previous);
-    let copies = seeing_latest(|| copy(&log, inherited, start));
+    let copies = seeing(See::Latest, || copy(&log, inherited, start));
 
     // The copies are the branch's own now: so has to be what explains them.
     let trimmed = trim_payload(&start);

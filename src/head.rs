@@ -12,13 +12,12 @@ use crate::address::Address;
 use crate::identity;
 use crate::lease;
 use crate::lineage::Origin;
-use crate::postgres::direct::Place;
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
 use crate::postgres::value::{self, clock, text_datum};
 use crate::postgres::{nesting, raise, setting};
-use crate::session_table;
+use crate::session_table::{self, column};
 
 static LOCK: KeptPlan = KeptPlan::new(
     c"select s.sid, s.active_at, s.lease_digest, s.lease_holder, s.lease_expires_at, s.tenant, s.agent_id, \
@@ -74,6 +73,22 @@ static TOUCH: KeptPlan = KeptPlan::new(
     c"update agent_sessions.session set active_at = pg_catalog.clock_timestamp() where sid operator(pg_catalog.=) $1",
     &[INT8OID],
 );
+
+/// What is read of a locked session, in the columns of the statements above.
+const SELECTED: [usize; 10] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+/// The same in the columns of the table.
+const STORED: [usize; 10] = [
+    column::SID,
+    column::ACTIVE_AT,
+    column::LEASE_DIGEST,
+    column::LEASE_HOLDER,
+    column::LEASE_EXPIRES_AT,
+    column::TENANT,
+    column::AGENT_ID,
+    column::BRANCHED_FROM,
+    column::FORK_POSITION,
+    column::BASE_POSITION,
+];
 
 /// How often a session is created that is gone again before it is locked. More than a few rounds mean that it never comes.
 pub const CREATION_ROUNDS: usize = 100;
@@ -179,7 +194,7 @@ impl Head {
     }
 
     fn find(spi: &Spi, address: &Address) -> Option<Head> {
-        match session_table::open(address) {
+        match session_table::open_to_lock(address) {
             Some(table) => session_table::lock(&table, address, true, Head::stored).flatten(),
             None => LOCK.run(spi, See::Now, &address.parameters()).first().and_then(Head::read),
         }
@@ -187,7 +202,7 @@ impl Head {
 
     /// Locks the session unless another transaction holds it.
     pub fn lock_unless_held(spi: &Spi, address: &Address) -> Option<Head> {
-        match session_table::open(address) {
+        match session_table::open_to_lock(address) {
             Some(table) => session_table::lock(&table, address, false, Head::stored).flatten(),
             None => LOCK_UNLESS_HELD.run(spi, See::Now, &address.parameters()).first().and_then(Head::read),
         }
@@ -213,31 +228,31 @@ impl Head {
         })
     }
 
-    fn stored(place: &Place) -> Option<Head> {
-        use session_table::column::*;
-        let (branched_from, fork_position) = (place.int8(BRANCHED_FROM), place.int8(FORK_POSITION));
-        Some(Head {
-            sid: place.int8(SID)?,
-            tenant: place.text(TENANT)?.to_owned(),
-            agent_id: place.text(AGENT_ID)?.to_owned(),
-            origin: Origin { branched_from, fork_position, base_position: place.int8(BASE_POSITION)? },
-            active_at: place.int8(ACTIVE_AT)?,
-            lease_digest: place.bytes(LEASE_DIGEST).and_then(value::digest),
-            lease_holder: place.text(LEASE_HOLDER).map(str::to_owned),
-            lease_expires_at: place.int8(LEASE_EXPIRES_AT),
-        })
+    /// Reads a row of the table.
+    fn stored(row: Row) -> Option<Head> {
+        Head::of(row, STORED)
     }
 
+    /// Reads a row of a statement that locks.
     fn read(row: Row) -> Option<Head> {
+        Head::of(row, SELECTED)
+    }
+
+    fn of(row: Row, columns: [usize; 10]) -> Option<Head> {
+        let [sid, active_at, digest, holder, expires_at, tenant, agent_id, branched_from, fork, base] = columns;
         Some(Head {
-            sid: row.int8(0)?,
-            active_at: row.int8(1)?,
-            lease_digest: row.bytes(2).and_then(value::digest),
-            lease_holder: row.text(3).map(str::to_owned),
-            lease_expires_at: row.int8(4),
-            tenant: row.text(5)?.to_owned(),
-            agent_id: row.text(6)?.to_owned(),
-            origin: Origin { branched_from: row.int8(7), fork_position: row.int8(8), base_position: row.int8(9)? },
+            sid: row.int8(sid)?,
+            active_at: row.int8(active_at)?,
+            lease_digest: row.bytes(digest).and_then(value::digest),
+            lease_holder: row.text(holder).map(str::to_owned),
+            lease_expires_at: row.int8(expires_at),
+            tenant: row.text(tenant)?.to_owned(),
+            agent_id: row.text(agent_id)?.to_owned(),
+            origin: Origin {
+                branched_from: row.int8(branched_from),
+                fork_position: row.int8(fork),
+                base_position: row.int8(base)?,
+            },
         })
     }
 

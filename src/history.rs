@@ -8,19 +8,20 @@ use pgrx::pg_sys::{Datum, INT8ARRAYOID, INT8OID, TEXTARRAYOID};
 use crate::address;
 use crate::changes::{Changed, Changes, Revision};
 use crate::item;
+use crate::item_table::{self, column};
 use crate::lineage::{Lineage, Stretch};
 use crate::paging;
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::plan::{KeptPlan, See, Spi};
-use crate::postgres::rows::{Row, Rows};
+use crate::postgres::rows::Row;
 use crate::postgres::value::{self, Element, array, text_datum};
 use crate::sql;
 
-/// The columns of an entry, in the order of [`column`].
+/// The columns of an entry, in the order of the table.
 macro_rules! columns {
     () => {
-        "i.position, i.op, i.kind, i.item_id, i.tag, i.author, i.payload, i.attrs, i.created_at, i.digest, i.target, \
-         i.imported_at"
+        "i.sid, i.position, i.tenant, i.agent_id, i.op, i.kind, i.item_id, i.tag, i.author, i.target, i.payload, i.attrs, \
+         i.salt, i.content_digest, i.digest, i.created_at, i.imported_at"
     };
 }
 
@@ -37,17 +38,6 @@ macro_rules! item_of {
             ")) then true else false end "
         )
     };
-}
-
-mod column {
-    pub const POSITION: usize = 0;
-    pub const OP: usize = 1;
-    pub const KIND: usize = 2;
-    pub const PAYLOAD: usize = 6;
-    pub const ATTRS: usize = 7;
-    pub const CREATED_AT: usize = 8;
-    pub const DIGEST: usize = 9;
-    pub const TARGET: usize = 10;
 }
 
 /// The pages of one stretch in one direction, by each way in.
@@ -183,6 +173,16 @@ impl Wanted {
         if self.newest_first { &NEWEST_FIRST } else { &OLDEST_FIRST }
     }
 
+    /// Whether no label is asked for.
+    fn has_no_label(&self) -> bool {
+        self.kinds.is_none() && self.tags.is_none()
+    }
+
+    /// Whether every live item in the range is wanted.
+    fn is_any(&self) -> bool {
+        self.has_no_label() && self.attrs.is_none() && self.with_summaries
+    }
+
     /// The positions that may be wanted, both ends excluded.
     fn bounds(&self) -> (i64, i64) {
         (self.after.unwrap_or(-1), self.before.unwrap_or(i64::MAX))
@@ -239,22 +239,26 @@ impl<'s> Live<'s> {
 
     /// The columns of `item_row`. Chunks are of the session that they were sent to: what is streamed to an ancestor later
     /// does not show in a branch.
-    pub fn columns(&self, spi: &'s Spi, see: See, lineage: &Lineage) -> Vec<Option<Datum>> {
-        let mut columns = self.first.datums();
-        columns.truncate(column::TARGET);
-        columns[column::PAYLOAD] = self.payload();
-        columns[column::ATTRS] = self.attrs();
-        if let Some(revision) = self.revision {
-            columns[column::DIGEST] = revision.digest();
-        }
-        let own = lineage.own();
-        let chunks = self
-            .is_open()
-            .then(|| own.run(&FOLD, spi, see, &[Some(Datum::from(own.sid)), self.first.datum(column::POSITION)]));
-        columns.push(self.revision.map(|revision| Datum::from(revision.position)));
-        columns.push(Some(Datum::from(self.is_open())));
-        columns.push(chunks.and_then(|chunks| chunks.first().and_then(|row| row.datum(0))));
-        columns
+    pub fn columns(&self, spi: &Spi, see: See, lineage: &Lineage) -> [Option<Datum>; 13] {
+        use column::*;
+        let first = |column| self.first.datum(column);
+        let (own, is_open) = (lineage.own(), self.is_open());
+        let chunks = is_open.then(|| own.run(&FOLD, spi, see, &[Some(Datum::from(own.sid)), first(POSITION)]));
+        [
+            first(POSITION),
+            first(OP),
+            first(KIND),
+            first(ITEM_ID),
+            first(TAG),
+            first(AUTHOR),
+            self.payload(),
+            self.attrs(),
+            first(CREATED_AT),
+            self.revision.map_or_else(|| first(DIGEST), |revision| revision.digest()),
+            self.revision.map(|revision| Datum::from(revision.position)),
+            Some(Datum::from(is_open)),
+            chunks.and_then(|chunks| chunks.first().and_then(|row| row.datum(0))),
+        ]
     }
 }
 
@@ -264,17 +268,33 @@ pub fn live_items(see: See, lineage: &Lineage, wanted: &Wanted, mut each: impl F
     let mut left = wanted.max_rows.unwrap_or(i64::MAX);
     let (mut after, mut before) = wanted.bounds();
     for (at, stretch) in wanted.stretches(lineage) {
+        if left == 0 {
+            break;
+        }
         let is_changed = changed.from(at);
+        if let Some(table) = lineage.table(&stretch).filter(|_| !is_changed && wanted.is_any())
+            && let Some(bounds) = stretch.between(after, before)
+        {
+            let spi = Spi::connect();
+            item_table::page(table, stretch.sid, bounds, left, wanted.newest_first, see, |scan| {
+                let row = scan.row();
+                if left > 0 && !row.is_null(column::KIND) {
+                    left = if each(&spi, &Live { first: row, revision: None }) { left - 1 } else { 0 };
+                }
+                left > 0
+            });
+            continue;
+        }
         let drops = is_changed || wanted.attrs.is_some() || !wanted.with_summaries;
         let mut chunk = left.min(CHUNK);
         while left > 0
             && let Some((from, until)) = stretch.between(after, before)
         {
             let spi = Spi::connect();
-            let rows = page(&spi, see, &stretch, wanted, [from, until, chunk]);
+            let rows = page(&spi, see, lineage, &stretch, wanted, [from, until, chunk]);
             let changes = if is_changed { changes_of(&spi, see, lineage, &changed, &rows) } else { Changes::default() };
             let shown = left;
-            for item in rows.iter().filter_map(|row| Live::of(row, &changes)).filter(|item| item.is_wanted(wanted)) {
+            for item in rows.iter().filter_map(|row| Live::of(*row, &changes)).filter(|item| item.is_wanted(wanted)) {
                 if left == 0 || !each(&spi, &item) {
                     return;
                 }
@@ -295,16 +315,33 @@ pub fn live_items(see: See, lineage: &Lineage, wanted: &Wanted, mut each: impl F
     }
 }
 
-fn page<'s>(spi: &'s Spi, see: See, stretch: &Stretch, wanted: &Wanted, bounds: [i64; 3]) -> Rows<'s> {
-    let [after, before, limit] = bounds.map(|bound| Some(Datum::from(bound)));
-    let sid = Some(Datum::from(stretch.sid));
-    match wanted.tags {
+fn page<'s>(
+    spi: &'s Spi,
+    see: See,
+    lineage: &Lineage,
+    stretch: &Stretch,
+    wanted: &Wanted,
+    [after, before, limit]: [i64; 3],
+) -> Vec<Row<'s>> {
+    if let Some(table) = lineage.table(stretch).filter(|_| wanted.has_no_label()) {
+        let mut rows = Vec::new();
+        item_table::page(table, stretch.sid, (after, before), limit, wanted.newest_first, see, |scan| {
+            if !scan.row().is_null(column::KIND) {
+                rows.push(scan.kept(spi));
+            }
+            (rows.len() as i64) < limit
+        });
+        return rows;
+    }
+    let [sid, after, before, limit] = [stretch.sid, after, before, limit].map(|bound| Some(Datum::from(bound)));
+    let rows = match wanted.tags {
         None => stretch.run(&wanted.pages().items, spi, see, &[sid, after, before, limit, wanted.kinds]),
         tags => stretch.run(&wanted.pages().tagged, spi, see, &[sid, after, before, limit, wanted.kinds, tags]),
-    }
+    };
+    rows.iter().collect()
 }
 
-fn changes_of<'s>(spi: &'s Spi, see: See, lineage: &Lineage, changed: &Changed, rows: &Rows) -> Changes<'s> {
+fn changes_of<'s>(spi: &'s Spi, see: See, lineage: &Lineage, changed: &Changed, rows: &[Row]) -> Changes<'s> {
     let positions: Vec<i64> = rows.iter().filter_map(|row| row.int8(column::POSITION)).collect();
     Changes::about(spi, see, lineage, changed, &positions)
 }
@@ -331,9 +368,9 @@ fn items_with_ids(
             continue;
         }
         let arguments = [Some(Datum::from(stretch.sid)), Some(array(Element::Int8, &here)), wanted.kinds, wanted.tags];
-        let rows = stretch.run(&PLACED, &spi, see, &arguments);
+        let rows: Vec<Row> = stretch.run(&PLACED, &spi, see, &arguments).iter().collect();
         let changes = changes_of(&spi, see, lineage, &changed, &rows);
-        let mut items: Vec<Live> = rows.iter().filter_map(|row| Live::of(row, &changes)).collect();
+        let mut items: Vec<Live> = rows.iter().filter_map(|row| Live::of(*row, &changes)).collect();
         if wanted.newest_first {
             items.reverse();
         }
@@ -423,9 +460,9 @@ pub fn newest_summary<'s>(spi: &'s Spi, see: See, lineage: &Lineage) -> Option<L
         let (mut before, mut few) = (stretch.until, 1);
         loop {
             let bounds = [stretch.sid, before, few].map(|bound| Some(Datum::from(bound)));
-            let rows = stretch.run(&SUMMARIES, spi, see, &bounds);
+            let rows: Vec<Row> = stretch.run(&SUMMARIES, spi, see, &bounds).iter().collect();
             let changes = changes_of(spi, see, lineage, &changed, &rows);
-            if let Some(summary) = rows.iter().find_map(|row| Live::of(row, &changes)) {
+            if let Some(summary) = rows.iter().find_map(|row| Live::of(*row, &changes)) {
                 return Some(summary);
             }
             let Some(last) = rows.last().filter(|_| rows.len() as i64 == few) else { break };
@@ -456,6 +493,14 @@ pub fn session_log(call: &mut Call) -> Returns {
             && let Some((from, until)) = stretch.between(after, before)
         {
             let spi = Spi::connect();
+            if let Some(table) = lineage.table(&stretch) {
+                item_table::page(table, stretch.sid, (from, until), left, newest_first, See::Caller, |scan| {
+                    set.put(&entry_columns(scan.row()));
+                    left -= 1;
+                    left > 0
+                });
+                break;
+            }
             let limit = left.min(CHUNK);
             let bounds = [stretch.sid, from, until, limit].map(|bound| Some(Datum::from(bound)));
             let rows = stretch.run(&wanted.pages().entries, &spi, See::Caller, &bounds);
@@ -470,11 +515,10 @@ pub fn session_log(call: &mut Call) -> Returns {
 }
 
 /// An entry as session_log shows it: its target stands behind its op.
-fn entry_columns(row: Row) -> Vec<Option<Datum>> {
-    let mut columns = row.datums();
-    let target = columns.remove(column::TARGET);
-    columns.insert(column::OP + 1, target);
-    columns
+fn entry_columns(row: Row) -> [Option<Datum>; 12] {
+    use column::*;
+    [POSITION, OP, TARGET, KIND, ITEM_ID, TAG, AUTHOR, PAYLOAD, ATTRS, CREATED_AT, DIGEST, IMPORTED_AT]
+        .map(|column| row.datum(column))
 }
 
 /// What a session's items of one kind come to.

@@ -1,12 +1,14 @@
 //! The table `session_item` as it was installed, and a row of it.
 
+use std::cell::RefCell;
+
 use agent_sessions_core::digest::Digest;
 use pgrx::pg_sys::Datum;
 
 use crate::draft::Draft;
 use crate::head::Head;
 use crate::identity;
-use crate::postgres::direct::{Index, Key, Place, Purpose, Shape, Table};
+use crate::postgres::direct::{Direction, Index, Key, Purpose, Scan, Shape, Table};
 use crate::postgres::plan::See;
 use crate::postgres::trigger::Tuple;
 use crate::postgres::value::{self, text_datum};
@@ -62,6 +64,7 @@ const KEY: usize = 0;
 const ID: usize = 1;
 const TAGS: usize = 2;
 const SUMMARIES: usize = 3;
+const TARGETS: usize = 4;
 
 const SHAPE: Shape = Shape {
     table: c"session_item",
@@ -77,27 +80,116 @@ const SHAPE: Shape = Shape {
     policy: "CASE WHEN ((tenant = ( SELECT visible_tenant() AS visible_tenant)) \
                AND ((( SELECT isolated_agent() AS isolated_agent) IS NULL) \
                  OR (agent_id = ( SELECT isolated_agent() AS isolated_agent)))) THEN true ELSE false END",
+    purpose: Purpose::Read,
+};
+
+static TO_READ: Shape = SHAPE;
+
+static TO_INSERT: Shape = Shape {
     purpose: Purpose::Insert {
         given: &[SID, POSITION, OP, KIND, ITEM_ID, TAG, AUTHOR, TARGET, PAYLOAD, ATTRS],
         checks: 7,
         triggers: 5,
     },
+    ..SHAPE
 };
 
-/// The table, where it can be written and read without a statement.
-pub fn open(head: &Head) -> Option<Table> {
-    Table::open(&SHAPE, || identity::shows(&head.tenant, &head.agent_id))
+/// How many logs a backend knows the end of.
+const KNOWN_ENDS: usize = 1024;
+
+thread_local! {
+    /// Where logs ended when they were last read, a sid and a position each: where to look first, since an index page is read from
+    /// there: the 400 entries that a page may hold are 30 000 instructions, beside 80 000 for all else that an append does.
+    static ENDS: RefCell<Vec<(i64, i64)>> = RefCell::new(vec![(0, 0); KNOWN_ENDS]);
 }
 
-/// The position and the digest of the last entry that a session holds, if that is at `from` or beyond.
-pub fn last(table: &Table, sid: i64, from: i64, see: See) -> Option<(i64, Digest)> {
-    let read = |place: &Place| place.int8(POSITION).zip(place.bytes(DIGEST).and_then(value::digest));
-    table.last(KEY, &[Key::Int8(sid), Key::Int8AtLeast(from)], see, read).flatten()
+/// The table, where the log of that head can be written and read without a statement.
+pub fn open_to_insert(head: &Head) -> Option<Table> {
+    Table::open(&TO_INSERT, || identity::shows(&head.tenant, &head.agent_id))
+}
+
+/// The table, where entries of that tenant and agent can be read without a statement.
+pub fn open_to_read(tenant: &str, agent_id: &str) -> Option<Table> {
+    Table::open(&TO_READ, || identity::shows(tenant, agent_id))
+}
+
+/// The table, where the owner, as whom the engine acts, can read it without a statement.
+pub fn open_as_owner() -> Option<Table> {
+    Table::open(&TO_READ, || false)
+}
+
+/// The position and the digest of the last entry that a session holds.
+pub fn last(table: &Table, sid: i64, see: See) -> Option<(i64, Digest)> {
+    let from = |end: i64| {
+        let mut last = None;
+        table.walk(KEY, &[Key::Is(sid), Key::Above(end - 1)], Direction::Backward, see, |scan| {
+            let row = scan.row();
+            last = row.int8(POSITION).zip(row.bytes(DIGEST).and_then(value::digest));
+            false
+        });
+        last
+    };
+    let slot = sid as usize % KNOWN_ENDS;
+    let (known, end) = ENDS.with_borrow(|ends| ends[slot]);
+    // What was seen once may have been rolled back, or a snapshot may see less.
+    let last = (known == sid).then(|| from(end)).flatten().or_else(|| from(0));
+    if let Some((position, _)) = last {
+        ENDS.with_borrow_mut(|ends| ends[slot] = (sid, position));
+    }
+    last
 }
 
 /// Whether a session holds an item of that id.
 pub fn has_id(table: &Table, sid: i64, item_id: &str) -> bool {
-    table.last(ID, &[Key::Int8(sid), Key::Text(text_datum(item_id))], See::Now, |_| ()).is_some()
+    let mut found = false;
+    table.walk(ID, &[Key::Is(sid), Key::IsText(text_datum(item_id))], Direction::Forward, See::Now, |_| {
+        found = true;
+        false
+    });
+    found
+}
+
+/// Whether a session holds, before `until`, an entry about an earlier one.
+pub fn has_change(table: &Table, sid: i64, until: i64, see: See) -> bool {
+    let mut found = false;
+    table.walk(TARGETS, &[Key::Is(sid)], Direction::Forward, see, |scan| {
+        found = scan.row().int8(POSITION).is_some_and(|position| position < until);
+        !found
+    });
+    found
+}
+
+/// Hands the entries that a session holds between two positions, both excluded, to `visit`, until it returns false. About `few` are
+/// wanted: positions are dense, so that a narrow part of the index has them, and no more of its pages is read.
+pub fn page(
+    table: &Table,
+    sid: i64,
+    (after, before): (i64, i64),
+    few: i64,
+    newest_first: bool,
+    see: See,
+    mut visit: impl FnMut(&Scan) -> bool,
+) {
+    let mut goes_on = true;
+    let mut walk = |after: i64, before: i64| {
+        let direction = if newest_first { Direction::Backward } else { Direction::Forward };
+        if goes_on && after < before.saturating_sub(1) {
+            table.walk(KEY, &[Key::Is(sid), Key::Above(after), Key::Below(before)], direction, see, |scan| {
+                goes_on = visit(scan);
+                goes_on
+            });
+        }
+    };
+    if newest_first {
+        let end = if before < i64::MAX { before } else { last(table, sid, see).map_or(before, |(last, _)| last + 1) };
+        let edge = after.max(end.saturating_sub(few).saturating_sub(1));
+        walk(edge, before);
+        walk(after, edge + 1);
+    } else {
+        let edge = before.min(after.saturating_add(few).saturating_add(1));
+        walk(after, edge);
+        walk(edge - 1, before);
+    }
 }
 
 /// An item's row, but for what links it.

@@ -6,12 +6,15 @@
 use agent_sessions_core::digest::Digest;
 use pgrx::pg_sys::{Datum, INT8ARRAYOID, INT8OID, TEXTOID};
 
-use crate::address::{self, sid_of};
+use crate::address::{self, Address, sid_of};
+use crate::item_table;
 use crate::postgres::call::{Call, Returns};
+use crate::postgres::direct::Table;
 use crate::postgres::owner::AsOwner;
-use crate::postgres::plan::{KeptPlan, See, Spi};
-use crate::postgres::rows::Rows;
+use crate::postgres::plan::{KeptPlan, See, Spi, seeing};
+use crate::postgres::rows::{Row, Rows};
 use crate::postgres::value::{self, Element, array};
+use crate::session_table;
 
 static FIND: KeptPlan = KeptPlan::new(
     c"select s.sid, s.branched_from, s.fork_position, s.base_position from agent_sessions.session s \
@@ -21,23 +24,8 @@ static FIND: KeptPlan = KeptPlan::new(
 );
 
 static ORIGIN: KeptPlan = KeptPlan::new(
-    c"select s.branched_from, s.fork_position, s.base_position from agent_sessions.session s \
+    c"select s.sid, s.branched_from, s.fork_position, s.base_position from agent_sessions.session s \
       where s.sid operator(pg_catalog.=) $1",
-    &[INT8OID],
-);
-
-// Once retention has removed what was inherited, nothing is read from the ancestors any more. A source is older than its branch,
-// so that a row that was tampered with cannot lead in a circle.
-static INHERITED: KeptPlan = KeptPlan::new(
-    c"with recursive up (sid, depth, branched_from, fork_position, base_position) as ( \
-        select s.sid, 0, s.branched_from, s.fork_position, s.base_position from agent_sessions.session s \
-        where s.sid operator(pg_catalog.=) $1 \
-        union all \
-        select p.sid, u.depth operator(pg_catalog.+) 1, p.branched_from, p.fork_position, p.base_position \
-        from up u join agent_sessions.session p \
-          on p.sid operator(pg_catalog.=) u.branched_from and p.sid operator(pg_catalog.<) u.sid \
-        where u.fork_position operator(pg_catalog.>) u.base_position) \
-      select u.sid, u.branched_from, u.fork_position, u.base_position from up u order by u.depth",
     &[INT8OID],
 );
 
@@ -121,6 +109,10 @@ impl Stretch {
 /// The stretches of a log, the oldest first. The last is the session's own.
 pub struct Lineage {
     stretches: Vec<Stretch>,
+    /// The table of entries, where the caller can read the session's own without a statement.
+    own_table: Option<Table>,
+    /// The same for those that are inherited, which are read as the owner.
+    inherited_table: Option<Table>,
 }
 
 impl Lineage {
@@ -128,34 +120,37 @@ impl Lineage {
     pub fn of(spi: &Spi, see: See, sid: i64, origin: Origin) -> Lineage {
         let own = Stretch { sid, from: origin.first_position(), until: i64::MAX, is_inherited: false };
         let mut stretches = vec![own];
-        if origin.inherits() {
-            let _owner = AsOwner::switch();
-            let rows = INHERITED.run(spi, see, &[Some(Datum::from(sid))]);
-            let mut until = own.from;
-            for row in rows.iter().skip(1) {
-                let origin = Origin {
-                    branched_from: row.int8(1),
-                    fork_position: row.int8(2),
-                    base_position: row.int8(3).unwrap_or(0),
-                };
-                let from = origin.first_position();
-                if from < until {
-                    let sid = row.int8(0).unwrap_or_default();
-                    stretches.push(Stretch { sid, from, until, is_inherited: true });
-                    until = from;
-                }
+        let mut until = own.from;
+        for (sid, origin) in ancestors(spi, see, sid, origin) {
+            let from = origin.first_position();
+            if from < until {
+                stretches.push(Stretch { sid, from, until, is_inherited: true });
+                until = from;
             }
         }
         stretches.reverse();
-        Lineage { stretches }
+        Lineage { stretches, own_table: None, inherited_table: None }
     }
 
     /// The lineage of the session at an address, if the caller may see it.
-    pub fn find(spi: &Spi, see: See, address: &[Option<Datum>; 3]) -> Option<Lineage> {
-        let rows = FIND.run(spi, see, address);
-        let row = rows.first()?;
-        let origin = Origin { branched_from: row.int8(1), fork_position: row.int8(2), base_position: row.int8(3)? };
-        Some(Lineage::of(spi, see, row.int8(0)?, origin))
+    pub fn find(spi: &Spi, see: See, address: &Address) -> Option<Lineage> {
+        let found = match session_table::open_to_read(address) {
+            Some(table) => session_table::find(&table, address, see, Origin::stored),
+            None => FIND.run(spi, see, &address.parameters()).first().map(Origin::read),
+        };
+        let (sid, origin) = found.flatten()?;
+        let mut lineage = Lineage::of(spi, see, sid, origin);
+        lineage.own_table = item_table::open_to_read(&address.tenant, &address.agent_id);
+        if !lineage.inherited().is_empty() {
+            let _owner = AsOwner::switch();
+            lineage.inherited_table = item_table::open_as_owner();
+        }
+        Some(lineage)
+    }
+
+    /// The table that a stretch can be read from without a statement.
+    pub fn table(&self, stretch: &Stretch) -> Option<&Table> {
+        if stretch.is_inherited { self.inherited_table.as_ref() } else { self.own_table.as_ref() }
     }
 
     pub fn stretches(&self) -> &[Stretch] {
@@ -191,10 +186,51 @@ impl Lineage {
 impl Origin {
     /// What a session's row says, if the caller may see it.
     pub fn of(spi: &Spi, see: See, sid: i64) -> Option<Origin> {
-        let rows = ORIGIN.run(spi, see, &[Some(Datum::from(sid))]);
-        let row = rows.first()?;
-        Some(Origin { branched_from: row.int8(0), fork_position: row.int8(1), base_position: row.int8(2)? })
+        ORIGIN.run(spi, see, &[Some(Datum::from(sid))]).first().and_then(Origin::read).map(|(_, origin)| origin)
     }
+
+    /// Reads a row of the table.
+    fn stored(row: Row) -> Option<(i64, Origin)> {
+        use session_table::column::*;
+        Origin::from(row, [SID, BRANCHED_FROM, FORK_POSITION, BASE_POSITION])
+    }
+
+    /// Reads a row of a statement.
+    fn read(row: Row) -> Option<(i64, Origin)> {
+        Origin::from(row, [0, 1, 2, 3])
+    }
+
+    fn from(row: Row, [sid, branched_from, fork, base]: [usize; 4]) -> Option<(i64, Origin)> {
+        let (branched_from, fork_position) = (row.int8(branched_from), row.int8(fork));
+        Some((row.int8(sid)?, Origin { branched_from, fork_position, base_position: row.int8(base)? }))
+    }
+}
+
+/// The sessions that a session inherits from, the nearest first, as one snapshot shows them.
+///
+/// Once retention has removed what was inherited, nothing is read from the ancestors any more. A source is older than its branch,
+/// so that a row that was tampered with cannot lead in a circle.
+fn ancestors(spi: &Spi, see: See, sid: i64, origin: Origin) -> Vec<(i64, Origin)> {
+    if !origin.inherits() {
+        return Vec::new();
+    }
+    let _owner = AsOwner::switch();
+    let table = session_table::open_as_owner();
+    seeing(see, || {
+        let (mut ancestors, mut branch) = (Vec::new(), (sid, origin));
+        while let (sid, Origin { branched_from: Some(source), .. }) = branch
+            && branch.1.inherits()
+            && source < sid
+            && let Some(origin) = match &table {
+                Some(table) => session_table::of_sid(table, source, See::Caller, Origin::stored).flatten(),
+                None => Origin::of(spi, See::Caller, source).map(|origin| (source, origin)),
+            }
+        {
+            ancestors.push(origin);
+            branch = origin;
+        }
+        ancestors
+    })
 }
 
 pub fn session_lineage(call: &mut Call) -> Returns {
@@ -205,7 +241,7 @@ pub fn session_lineage(call: &mut Call) -> Returns {
     let mut set = call.set();
 
     let spi = Spi::connect();
-    let Some(sid) = sid_of(&spi, See::Caller, &address) else { return Ok(None) };
+    let Some(sid) = sid_of(&spi, See::Caller, &address.parameters()) else { return Ok(None) };
     let ancestors = {
         let _owner = AsOwner::switch();
         ANCESTORS.run(&spi, See::Caller, &[Some(Datum::from(sid))])

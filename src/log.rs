@@ -76,7 +76,7 @@ impl<'s> Log<'s> {
 
     /// The log of a head that is locked already.
     pub fn of(spi: &'s Spi, head: Head) -> Option<Log<'s>> {
-        let table = item_table::open(&head);
+        let table = item_table::open_to_insert(&head);
         let tail = Tail::of(spi, &head, table.as_ref())?;
         let lineage = Lineage::of(spi, See::Latest, head.sid, head.origin);
         Some(Log { spi, head, lineage, tail, table })

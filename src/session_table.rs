@@ -1,8 +1,10 @@
-//! The table `session` as it was installed, and how its rows are locked without a statement.
+//! The table `session` as it was installed, and how its rows are read and locked without a statement.
 
 use crate::address::Address;
 use crate::identity;
-use crate::postgres::direct::{Index, Key, Place, Purpose, Shape, Table};
+use crate::postgres::direct::{Direction, Index, Key, Purpose, Shape, Table};
+use crate::postgres::plan::See;
+use crate::postgres::rows::Row;
 
 /// The columns of `session`, in their order.
 pub mod column {
@@ -78,25 +80,70 @@ use column::*;
 
 /// The index of the visible sessions' names, among those of the shape.
 const NAME: usize = 0;
+const KEY: usize = 1;
 
 const SHAPE: Shape = Shape {
     table: c"session",
     types: TYPES,
-    indexes: &[Index { name: c"session_key", columns: &[TENANT, SESSION_ID, AGENT_ID], is_unique: true }],
+    indexes: &[
+        Index { name: c"session_key", columns: &[TENANT, SESSION_ID, AGENT_ID], is_unique: true },
+        Index { name: c"session_pkey", columns: &[SID], is_unique: true },
+    ],
     policy: "((tenant = ( SELECT visible_tenant() AS visible_tenant)) AND (deleted_at IS NULL) \
                AND ((( SELECT isolated_agent() AS isolated_agent) IS NULL) \
                  OR (agent_id = ( SELECT isolated_agent() AS isolated_agent))))",
-    purpose: Purpose::Lock,
+    purpose: Purpose::Read,
 };
 
-/// The table, where a session can be locked without a statement.
-pub fn open(address: &Address) -> Option<Table> {
-    Table::open(&SHAPE, || identity::shows(&address.tenant, &address.agent_id))
+static TO_READ: Shape = SHAPE;
+static TO_LOCK: Shape = Shape { purpose: Purpose::Lock, ..SHAPE };
+
+/// The table, where the session of an address can be locked without a statement.
+pub fn open_to_lock(address: &Address) -> Option<Table> {
+    Table::open(&TO_LOCK, || identity::shows(&address.tenant, &address.agent_id))
+}
+
+/// The table, where the session of an address can be read without a statement.
+pub fn open_to_read(address: &Address) -> Option<Table> {
+    Table::open(&TO_READ, || identity::shows(&address.tenant, &address.agent_id))
+}
+
+/// The table, where the owner, as whom the engine acts, can read it without a statement.
+pub fn open_as_owner() -> Option<Table> {
+    Table::open(&TO_READ, || false)
 }
 
 /// Locks the session of that address, and reads it. `waits`: for another transaction that holds it.
-pub fn lock<T>(table: &Table, address: &Address, waits: bool, read: impl FnOnce(&Place) -> T) -> Option<T> {
-    let [tenant, agent_id, session_id] = address.parameters().map(|text| Key::Text(text.expect("an address is whole")));
-    // Of a name there are hidden sessions, and versions from before one was hidden.
-    table.lock(NAME, &[tenant, session_id, agent_id], waits, |place| place.is_null(DELETED_AT), read)
+pub fn lock<T>(table: &Table, address: &Address, waits: bool, read: impl FnOnce(Row) -> T) -> Option<T> {
+    table.lock(NAME, &keys(address), waits, is_there, read)
+}
+
+/// Reads the session of that address.
+pub fn find<T>(table: &Table, address: &Address, see: See, read: impl Fn(Row) -> T) -> Option<T> {
+    let mut found = None;
+    table.walk(NAME, &keys(address), Direction::Forward, see, |scan| {
+        found = is_there(scan.row()).then(|| read(scan.row()));
+        found.is_none()
+    });
+    found
+}
+
+/// Reads the session of that sid, hidden or not.
+pub fn of_sid<T>(table: &Table, sid: i64, see: See, read: impl Fn(Row) -> T) -> Option<T> {
+    let mut found = None;
+    table.walk(KEY, &[Key::Is(sid)], Direction::Forward, see, |scan| {
+        found = Some(read(scan.row()));
+        false
+    });
+    found
+}
+
+/// Of a name there are hidden sessions, and versions from before one was hidden.
+fn is_there(row: Row) -> bool {
+    row.is_null(DELETED_AT)
+}
+
+fn keys(address: &Address) -> [Key; 3] {
+    let [tenant, agent_id, session_id] = address.name();
+    [tenant, session_id, agent_id].map(Key::IsText)
 }

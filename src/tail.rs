@@ -1,7 +1,5 @@
 //! The end of a log: the next position, and the digest that the next entry links to.
 
-use std::cell::RefCell;
-
 use agent_sessions_core::digest::Digest;
 use pgrx::pg_sys::{Datum, INT8OID};
 
@@ -17,15 +15,6 @@ static LAST: KeptPlan = KeptPlan::new(
       order by i.position desc limit 1",
     &[INT8OID],
 );
-
-/// How many logs a backend knows the end of.
-const KNOWN_ENDS: usize = 1024;
-
-thread_local! {
-    /// Where logs ended when they were last read, a sid and a position each: where to look first, since an index page is read from
-    /// there: the 400 entries that a page may hold are 30 000 instructions, beside 80 000 for all else that an append does.
-    static ENDS: RefCell<Vec<(i64, i64)>> = RefCell::new(vec![(0, 0); KNOWN_ENDS]);
-}
 
 #[derive(Clone, Copy, Debug)]
 pub struct Tail {
@@ -52,7 +41,7 @@ impl Tail {
 
     fn read(spi: &Spi, see: See, head: &Head, table: Option<&Table>) -> Option<Tail> {
         let last = match table {
-            Some(table) => Tail::last(table, head.sid, see),
+            Some(table) => item_table::last(table, head.sid, see),
             None => {
                 let rows = LAST.run(spi, see, &[Some(Datum::from(head.sid))]);
                 rows.first().and_then(|row| row.int8(0).zip(row.bytes(1).and_then(value::digest)))
@@ -70,18 +59,6 @@ impl Tail {
             return Some(Tail { previous, ..tail });
         }
         Some(tail)
-    }
-
-    /// What was seen once may have been rolled back, or belong to a snapshot that sees less.
-    fn last(table: &Table, sid: i64, see: See) -> Option<(i64, Digest)> {
-        let slot = sid as usize % KNOWN_ENDS;
-        let (known, end) = ENDS.with_borrow(|ends| ends[slot]);
-        let beyond = (known == sid).then(|| item_table::last(table, sid, end, see)).flatten();
-        let last = beyond.or_else(|| item_table::last(table, sid, 0, see));
-        if let Some((position, _)) = last {
-            ENDS.with_borrow_mut(|ends| ends[slot] = (sid, position));
-        }
-        last
     }
 
     /// The tail after an entry of that digest.

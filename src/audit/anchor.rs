@@ -10,7 +10,7 @@ use crate::audit::track;
 use crate::identity;
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::owner::AsOwner;
-use crate::postgres::plan::{KeptPlan, See, Spi, seeing_latest};
+use crate::postgres::plan::{KeptPlan, See, Spi, seeing};
 use crate::postgres::value::{Element, array, clock, text_datum};
 
 static TAKE_TURNS: KeptPlan = KeptPlan::new(
@@ -149,7 +149,7 @@ pub fn audit_anchor(call: &mut Call) -> Returns {
     let mut recording = Recording { tenant: &tenant, id, tree: Tree::default(), count: 0, heads: Vec::new() };
     let at = clock();
     // What was committed while this waited for its turn belongs to it.
-    seeing_latest(|| {
+    seeing(See::Latest, || {
         STREAM_HEADS.stream(&spi, &name, |row| {
             let head = || {
                 let (stream, seq, hash) = (row.text(0)?.to_owned(), row.int8(1)?, row.text(2)?.to_owned());

@@ -16,16 +16,16 @@ use pg_sys::{Datum, Oid};
 use pgrx::pg_sys;
 
 pub use found::watch;
-pub use scan::{Key, Place};
+pub use scan::{Direction, Key, Scan};
 pub use shape::{Index, Purpose, Shape};
 
 use super::catalog;
-use super::plan::See;
+use super::plan::{See, seeing};
+use super::rows::Row;
 use super::trigger::Tuple;
 use relation::Open;
-use scan::{Pushed, Scan};
 
-/// A table that rows may be written to without a statement.
+/// A table whose rows may be read, locked or written without a statement.
 pub struct Table {
     shape: &'static Shape,
     relation: Open,
@@ -37,15 +37,7 @@ pub struct Table {
 impl Table {
     /// `None` if it takes a statement. `is_visible`: whether the table's policy, as it was installed, lets the rows through.
     pub fn open(shape: &'static Shape, is_visible: impl FnOnce() -> bool) -> Option<Table> {
-        // SAFETY: reads variables of the backend.
-        let takes_statement = unsafe {
-            let hooks = [pg_sys::row_security_policy_hook_permissive, pg_sys::row_security_policy_hook_restrictive];
-            hooks.iter().any(Option::is_some)
-                || pg_sys::XactReadOnly
-                || pg_sys::IsInParallelMode()
-                || pg_sys::SessionReplicationRole != pg_sys::SESSION_REPLICATION_ROLE_ORIGIN as c_int
-        };
-        if takes_statement {
+        if is_hooked() || shape.purpose.is_barred() {
             return None;
         }
         let table = catalog::relation(shape.table);
@@ -103,11 +95,21 @@ impl Table {
         }
     }
 
-    /// Reads the last row of an index that `keys` mean: its first columns.
-    pub fn last<T>(&self, index: usize, keys: &[Key], see: See, read: impl FnOnce(&Place) -> T) -> Option<T> {
-        let _snapshot = Pushed::of(see);
-        let mut scan = Scan::begin(self, index, keys);
-        scan.next(pg_sys::ScanDirection::BackwardScanDirection).then(|| read(&scan.place()))
+    /// Hands the rows that an index has for `keys` to `visit`, in the order of the index, until it returns false.
+    pub fn walk(
+        &self,
+        index: usize,
+        keys: &[Key],
+        direction: Direction,
+        see: See,
+        mut visit: impl FnMut(&Scan) -> bool,
+    ) {
+        seeing(see, || {
+            let mut scan = Scan::begin(self, index, keys);
+            while scan.next(direction) && visit(&scan) {
+                pgrx::check_for_interrupts!();
+            }
+        });
     }
 
     /// Locks the row that an index has for `keys` and that `is_meant`, against other writers, and reads it. `None` if there is none,
@@ -118,19 +120,30 @@ impl Table {
         index: usize,
         keys: &[Key],
         waits: bool,
-        is_meant: impl Fn(&Place) -> bool,
-        read: impl FnOnce(&Place) -> T,
+        is_meant: impl Fn(Row) -> bool,
+        read: impl FnOnce(Row) -> T,
     ) -> Option<T> {
-        let _snapshot = Pushed::of(See::Now);
-        let mut scan = Scan::begin(self, index, keys);
-        while scan.next(pg_sys::ScanDirection::ForwardScanDirection) {
-            if is_meant(&scan.place()) {
-                let is_locked = scan.lock(waits) && is_meant(&scan.place());
-                return is_locked.then(|| read(&scan.place()));
+        seeing(See::Now, || {
+            let mut scan = Scan::begin(self, index, keys);
+            while scan.next(Direction::Forward) {
+                if is_meant(scan.row()) {
+                    let is_locked = scan.lock(waits) && is_meant(scan.row());
+                    return is_locked.then(|| read(scan.row()));
+                }
             }
-        }
-        None
+            None
+        })
     }
+}
+
+/// Whether somebody's hook is to see the statements: their policies, or what they may read and write.
+fn is_hooked() -> bool {
+    // SAFETY: reads variables of the backend.
+    let (policies, checks) = unsafe {
+        let policies = [pg_sys::row_security_policy_hook_permissive, pg_sys::row_security_policy_hook_restrictive];
+        (policies, pg_sys::ExecutorCheckPerms_hook)
+    };
+    policies.iter().any(Option::is_some) || checks.is_some()
 }
 
 /// Makes what was written visible to the statements that follow.

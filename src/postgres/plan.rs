@@ -38,11 +38,23 @@ pub enum See {
     Committed,
 }
 
-/// Runs `read`, in which [`See::Caller`] means what is committed now: the calling statement's snapshot is from before it waited.
-pub fn seeing_latest<T>(read: impl FnOnce() -> T) -> T {
-    // SAFETY: the snapshot is copied when it is pushed, and popped here or by the abort of an unwinding ERROR.
+/// Runs `read`, in which [`See::Caller`] means what `see` means now: several statements, or none, see the same.
+pub fn seeing<T>(see: See, read: impl FnOnce() -> T) -> T {
+    // SAFETY: the snapshot is copied when it is pushed, and popped here or by the abort of an unwinding ERROR. It is taken as SPI
+    // does for a statement, so that own writes are seen.
     unsafe {
-        pg_sys::PushActiveSnapshot(pg_sys::GetLatestSnapshot());
+        match see {
+            See::Caller => return read(),
+            See::Committed => pg_sys::PushActiveSnapshot(pg_sys::GetCatalogSnapshot(Oid::INVALID)),
+            See::Now | See::Latest => {
+                pg_sys::CommandCounterIncrement();
+                pg_sys::PushActiveSnapshot(match see {
+                    See::Latest => pg_sys::GetLatestSnapshot(),
+                    _ => pg_sys::GetTransactionSnapshot(),
+                });
+                pg_sys::UpdateActiveSnapshotCommandId();
+            }
+        }
         let result = read();
         pg_sys::PopActiveSnapshot();
         result
@@ -70,7 +82,7 @@ impl Spi {
         Spi { depth: DEPTH.get(), _not_send: PhantomData }
     }
 
-    fn assert_innermost(&self) {
+    pub fn assert_innermost(&self) {
         assert_eq!(self.depth, DEPTH.get(), "a statement needs the innermost connection");
     }
 

@@ -45,21 +45,12 @@ impl<'s> Rows<'s> {
         if self.table.is_null() { 0 } else { self.count }
     }
 
-    /// A row, taken apart at once: column by column, the twelve of an entry cost three times as much.
     fn at(&self, at: usize) -> Row<'s> {
         assert!(at < self.present());
-        let columns = self.types.len();
-        // SAFETY: the table has `count` tuples of its descriptor; the memory has room for the columns, and goes with the table.
+        // SAFETY: the table has `count` tuples of its descriptor, and goes with its memory.
         unsafe {
-            let size = columns * (size_of::<Datum>() + size_of::<bool>());
-            let values = pg_sys::MemoryContextAlloc((*self.table).tuptabcxt, size).cast::<Datum>();
-            let nulls = values.add(columns).cast::<bool>();
-            pg_sys::heap_deform_tuple(*(*self.table).vals.add(at), (*self.table).tupdesc, values, nulls);
-            Row {
-                values: std::slice::from_raw_parts(values, columns),
-                nulls: std::slice::from_raw_parts(nulls, columns),
-                types: self.types,
-            }
+            let (tuple, memory) = (*(*self.table).vals.add(at), (*self.table).tuptabcxt);
+            Row::of(tuple, (*self.table).tupdesc, self.types, memory)
         }
     }
 
@@ -81,6 +72,47 @@ pub struct Row<'s> {
 }
 
 impl<'s> Row<'s> {
+    /// Takes a tuple apart at once: column by column, the twelve of an entry cost three times as much.
+    ///
+    /// # Safety
+    /// The tuple is of the descriptor, whose columns are of `types`; it and the memory live as long as `'s`.
+    pub unsafe fn of(
+        tuple: pg_sys::HeapTuple,
+        descriptor: pg_sys::TupleDesc,
+        types: &'s [Oid],
+        memory: pg_sys::MemoryContext,
+    ) -> Row<'s> {
+        let columns = types.len();
+        // SAFETY: by the caller's promise; the memory has room for the columns.
+        unsafe {
+            let size = columns * (size_of::<Datum>() + size_of::<bool>());
+            let values = pg_sys::MemoryContextAlloc(memory, size).cast::<Datum>();
+            let nulls = values.add(columns).cast::<bool>();
+            pg_sys::heap_deform_tuple(tuple, descriptor, values, nulls);
+            Row::at(values, nulls, types)
+        }
+    }
+
+    /// A row that was taken apart.
+    ///
+    /// # Safety
+    /// There are as many values and nulls as types; they live as long as `'s`.
+    pub unsafe fn at(values: *const Datum, nulls: *const bool, types: &'s [Oid]) -> Row<'s> {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let columns = types.len();
+            Row {
+                values: std::slice::from_raw_parts(values, columns),
+                nulls: std::slice::from_raw_parts(nulls, columns),
+                types,
+            }
+        }
+    }
+
+    pub fn is_null(&self, column: usize) -> bool {
+        self.nulls[column]
+    }
+
     pub fn datum(&self, column: usize) -> Option<Datum> {
         (!self.nulls[column]).then_some(self.values[column])
     }

@@ -491,3 +491,32 @@ async fn a_flattening_waits_for_an_erasure_of_what_it_copies() {
     let kept = "select count(*) from agent_sessions.session_log('b') where position = 0 and payload is not null";
     assert_eq!(eraser.value::<i64>(kept, &[]).await, 0);
 }
+
+/// Both would delete the source that is left hidden: the second waits before it copies, not when neither can go on.
+#[tokio::test(flavor = "multi_thread")]
+async fn flattenings_of_two_branches_of_a_deleted_session_take_turns() {
+    let db = Database::create("flatten_siblings").await;
+    let (owner, writer) = (db.owner().await, db.writer().await);
+    sample(&writer, "s").await;
+    for branch in ["b", "c"] {
+        writer.branch("s", branch).await;
+    }
+    writer.run("select agent_sessions.session_delete('s')").await;
+    // What they have copied by now, they cannot write down.
+    owner.run("begin; lock table agent_sessions.session in share mode").await;
+    let mut tasks = Vec::new();
+    for branch in ["b", "c"] {
+        let flattener = Arc::new(db.writer().await);
+        tasks.push(spawn_flatten(&flattener, branch));
+        db.wait_until_blocked(flattener.pid).await;
+    }
+    owner.rollback().await;
+    for task in tasks {
+        assert_eq!(task.await.expect("the task").expect("a flattening"), ENTRIES);
+    }
+    for branch in ["b", "c"] {
+        assert!(writer.verify(branch).await.ok);
+    }
+    let left = "select count(*) from agent_sessions.session";
+    assert_eq!(db.superuser().await.value::<i64>(left, &[]).await, 2);
+}

@@ -20,6 +20,7 @@ mod concurrency;
 mod context;
 mod crash;
 mod digests;
+mod direct_reads;
 mod direct_writes;
 mod doctor;
 mod documentation;

@@ -18,9 +18,16 @@ struct Found {
 }
 
 struct Answer {
+    shape: &'static Shape,
     table: Oid,
     user: Oid,
     indexes: Option<Vec<Oid>>,
+}
+
+impl Answer {
+    fn is_about(&self, shape: &'static Shape, table: Oid, user: Oid) -> bool {
+        std::ptr::eq(self.shape, shape) && self.table == table && self.user == user
+    }
 }
 
 thread_local! {
@@ -28,10 +35,10 @@ thread_local! {
 }
 
 /// The table's indexes in the order of the shape, or `None` if it takes a statement of the current user.
-pub fn indexes(shape: &Shape, relation: &Open, table: Oid) -> Option<Vec<Oid>> {
+pub fn indexes(shape: &'static Shape, relation: &Open, table: Oid) -> Option<Vec<Oid>> {
     let user = catalog::current_user();
     let (known, generation) = FOUND.with_borrow(|found| {
-        let answer = found.answers.iter().find(|answer| answer.table == table && answer.user == user);
+        let answer = found.answers.iter().find(|answer| answer.is_about(shape, table, user));
         (answer.map(|answer| answer.indexes.clone()), found.generation)
     });
     known.unwrap_or_else(|| {
@@ -39,7 +46,7 @@ pub fn indexes(shape: &Shape, relation: &Open, table: Oid) -> Option<Vec<Oid>> {
         FOUND.with_borrow_mut(|found| {
             // What is forgotten meanwhile was not found now.
             if found.generation == generation {
-                found.answers.push(Answer { table, user, indexes: indexes.clone() });
+                found.answers.push(Answer { shape, table, user, indexes: indexes.clone() });
             }
         });
         indexes

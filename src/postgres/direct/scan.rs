@@ -3,78 +3,46 @@
 use std::ffi::c_int;
 
 use pg_sys::{Datum, Oid};
-use pgrx::pg_sys;
+use pgrx::{PgMemoryContexts, pg_sys};
 
 use super::Table;
-use crate::postgres::plan::See;
-use crate::postgres::{catalog, raise, value};
+use crate::postgres::plan::Spi;
+use crate::postgres::rows::Row;
+use crate::postgres::{catalog, raise};
 
-/// A row that a scan stands on, for as long as it does.
-pub struct Place<'s> {
-    slot: &'s pg_sys::TupleTableSlot,
-}
-
-impl Place<'_> {
-    pub fn int8(&self, column: usize) -> Option<i64> {
-        self.datum(column).map(|datum| datum.value() as i64)
-    }
-
-    pub fn text(&self, column: usize) -> Option<&str> {
-        // SAFETY: the column is a text.
-        self.datum(column).map(|datum| unsafe { value::text(datum) })
-    }
-
-    pub fn is_null(&self, column: usize) -> bool {
-        self.datum(column).is_none()
-    }
-
-    pub fn bytes(&self, column: usize) -> Option<&[u8]> {
-        // SAFETY: the column is a bytea.
-        self.datum(column).map(|datum| unsafe { value::bytes(datum) })
-    }
-
-    fn datum(&self, column: usize) -> Option<Datum> {
-        // SAFETY: all columns were deformed.
-        unsafe { (!*self.slot.tts_isnull.add(column)).then(|| *self.slot.tts_values.add(column)) }
-    }
-}
-
-/// What a column of an index has to be equal to, or at least.
+/// What an index is searched for: what its first columns are equal to, and then bounds of the next one, themselves excluded.
 pub enum Key {
-    Int8(i64),
-    Int8AtLeast(i64),
+    Is(i64),
     /// Of a column under collation "C".
-    Text(Datum),
+    IsText(Datum),
+    Above(i64),
+    Below(i64),
 }
 
-/// A snapshot that is active for as long as this lives; taken as SPI does for a statement, so that own writes are seen.
-pub struct Pushed;
-
-impl Pushed {
-    pub fn of(see: See) -> Pushed {
-        // SAFETY: popped by the drop, or by the abort of an unwinding ERROR.
-        unsafe {
-            pg_sys::CommandCounterIncrement();
-            pg_sys::PushActiveSnapshot(match see {
-                See::Latest => pg_sys::GetLatestSnapshot(),
-                _ => pg_sys::GetTransactionSnapshot(),
-            });
-            pg_sys::UpdateActiveSnapshotCommandId();
-        }
-        Pushed
+impl Key {
+    fn is_bound(&self) -> bool {
+        matches!(self, Key::Above(_) | Key::Below(_))
     }
-}
 
-impl Drop for Pushed {
-    fn drop(&mut self) {
-        if !std::thread::panicking() {
-            // SAFETY: pushed by the constructor.
-            unsafe { pg_sys::PopActiveSnapshot() };
+    /// The operator's strategy, function, collation and right side.
+    fn parts(&self) -> (u32, u32, Oid, Datum) {
+        match self {
+            Key::Is(value) => (pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, Oid::INVALID, Datum::from(*value)),
+            Key::IsText(value) => (pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, pg_sys::C_COLLATION_OID, *value),
+            Key::Above(value) => (pg_sys::BTGreaterStrategyNumber, pg_sys::F_INT8GT, Oid::INVALID, Datum::from(*value)),
+            Key::Below(value) => (pg_sys::BTLessStrategyNumber, pg_sys::F_INT8LT, Oid::INVALID, Datum::from(*value)),
         }
     }
 }
 
-/// A scan of an index, and the row that it stands on.
+/// Which way an index is read.
+#[derive(Clone, Copy)]
+pub enum Direction {
+    Forward,
+    Backward,
+}
+
+/// A scan of an index under the active snapshot, and the row that it stands on.
 pub struct Scan<'t> {
     table: &'t Table,
     scan: pg_sys::IndexScanDesc,
@@ -83,26 +51,20 @@ pub struct Scan<'t> {
 
 impl<'t> Scan<'t> {
     pub fn begin(table: &'t Table, index: usize, keys: &[Key]) -> Scan<'t> {
+        let equalities = keys.iter().filter(|key| !key.is_bound()).count();
         let mut wanted = vec![pg_sys::ScanKeyData::default(); keys.len()];
-        // SAFETY: table and index are open, the snapshot is active, and the keys are of the index's columns.
+        // SAFETY: table and index are open, a snapshot is active, and the keys are of the index's columns.
         unsafe {
             for (n, (key, entry)) in keys.iter().zip(&mut wanted).enumerate() {
-                let (strategy, operator, value) = match key {
-                    Key::Int8(value) => (pg_sys::BTEqualStrategyNumber, pg_sys::F_INT8EQ, Datum::from(*value)),
-                    Key::Int8AtLeast(value) => {
-                        (pg_sys::BTGreaterEqualStrategyNumber, pg_sys::F_INT8GE, Datum::from(*value))
-                    }
-                    Key::Text(value) => (pg_sys::BTEqualStrategyNumber, pg_sys::F_TEXTEQ, *value),
-                };
-                let collation = if matches!(key, Key::Text(_)) { pg_sys::C_COLLATION_OID } else { Oid::INVALID };
+                let (strategy, function, collation, value) = key.parts();
                 pg_sys::ScanKeyEntryInitialize(
                     entry,
                     0,
-                    n as pg_sys::AttrNumber + 1,
+                    n.min(equalities) as pg_sys::AttrNumber + 1,
                     strategy as pg_sys::StrategyNumber,
                     Oid::INVALID,
                     collation,
-                    operator.into(),
+                    function.into(),
                     value,
                 );
             }
@@ -113,16 +75,33 @@ impl<'t> Scan<'t> {
         }
     }
 
-    pub fn next(&mut self, direction: pg_sys::ScanDirection::Type) -> bool {
+    pub fn next(&mut self, direction: Direction) -> bool {
+        let direction = match direction {
+            Direction::Forward => pg_sys::ScanDirection::ForwardScanDirection,
+            Direction::Backward => pg_sys::ScanDirection::BackwardScanDirection,
+        };
         // SAFETY: scan and slot are open.
         unsafe { pg_sys::index_getnext_slot(self.scan, direction, self.slot) }
     }
 
-    pub fn place(&self) -> Place<'_> {
-        // SAFETY: the slot holds a row; the place borrows the scan.
+    pub fn row(&self) -> Row<'_> {
+        let types = self.table.shape.types;
+        // SAFETY: the slot holds a row of the table, whose columns are of these types; what is read of it borrows the scan.
         unsafe {
-            pg_sys::slot_getsomeattrs_int(self.slot, self.table.shape.types.len() as c_int);
-            Place { slot: &*self.slot }
+            pg_sys::slot_getsomeattrs_int(self.slot, types.len() as c_int);
+            Row::at((*self.slot).tts_values, (*self.slot).tts_isnull, types)
+        }
+    }
+
+    /// A copy of the row, in the memory of the innermost connection.
+    pub fn kept<'s>(&self, spi: &'s Spi) -> Row<'s> {
+        spi.assert_innermost();
+        let memory = PgMemoryContexts::CurrentMemoryContext.value();
+        // SAFETY: the slot holds a row of the table; the memory is the connection's.
+        unsafe {
+            let tuple = pg_sys::ExecFetchSlotHeapTuple(self.slot, false, std::ptr::null_mut());
+            let descriptor = (*self.table.relation.0).rd_att;
+            Row::of(pg_sys::heap_copytuple(tuple), descriptor, self.table.shape.types, memory)
         }
     }
 

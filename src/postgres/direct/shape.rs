@@ -1,6 +1,6 @@
 //! What a table was installed as, and whether it still is.
 
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int};
 
 use pg_sys::{Datum, Oid};
 use pgrx::pg_sys;
@@ -17,8 +17,10 @@ pub struct Shape {
     pub purpose: Purpose,
 }
 
-/// What is done with its rows besides reading them.
+/// What is done with its rows.
 pub enum Purpose {
+    /// All columns are read.
+    Read,
     Lock,
     Insert {
         /// The columns that a statement of the caller would name; the rest is the triggers' to set.
@@ -32,9 +34,21 @@ impl Purpose {
     /// The lock that a statement of this purpose takes on the table.
     pub fn lock_mode(&self) -> u32 {
         match self {
+            Purpose::Read => pg_sys::AccessShareLock,
             Purpose::Lock => pg_sys::RowShareLock,
             Purpose::Insert { .. } => pg_sys::RowExclusiveLock,
         }
+    }
+
+    /// Whether it fails, or goes another way, in this transaction.
+    pub fn is_barred(&self) -> bool {
+        // SAFETY: reads variables of the backend.
+        let takes_statement = || unsafe {
+            pg_sys::XactReadOnly
+                || pg_sys::IsInParallelMode()
+                || pg_sys::SessionReplicationRole != pg_sys::SESSION_REPLICATION_ROLE_ORIGIN as c_int
+        };
+        !matches!(self, Purpose::Read) && takes_statement()
     }
 }
 
@@ -57,6 +71,7 @@ impl Shape {
             }
         };
         let may_write = match self.purpose {
+            Purpose::Read => true,
             // One column is enough, as for a statement that locks.
             Purpose::Lock => (0..self.types.len()).any(|column| may(pg_sys::ACL_UPDATE as pg_sys::AclMode, column)),
             Purpose::Insert { given, .. } => {
@@ -80,7 +95,7 @@ impl Shape {
                 && (1..).zip(self.types).all(|(number, wanted)| pg_sys::SPI_gettypeid(columns, number) == *wanted)
                 && self.has_its_policy(relation);
             let is_plain = || match self.purpose {
-                Purpose::Lock => true,
+                Purpose::Read | Purpose::Lock => true,
                 Purpose::Insert { checks, triggers, .. } => {
                     (*relation).rd_rules.is_null()
                         && !(*columns).constr.is_null()

@@ -1,0 +1,152 @@
+//! Pages are read without a statement where nobody could tell; what the owner adds to the tables, and what the caller may not see,
+//! holds for them as for any SELECT.
+
+use agent_sessions_tests::{Append, Connection, Database, Role, assert_sqlstate};
+
+/// Runs a reader's call, and says how often a policy asked for the tenant: not at all, where no statement ran.
+async fn statements(connection: &Connection, call: &str) -> i64 {
+    // What earlier transactions have counted may not have been handed on yet.
+    let calls =
+        "select coalesce(sum(calls), 0)::bigint from pg_stat_xact_user_functions where funcname = 'visible_tenant'";
+    connection.begin("read committed").await;
+    let before: i64 = connection.value(calls, &[]).await;
+    connection.run(&format!("select from agent_sessions.{call}")).await;
+    let after: i64 = connection.value(calls, &[]).await;
+    connection.rollback().await;
+    after - before
+}
+
+async fn counted(name: &str) -> Database {
+    let db = Database::create(name).await;
+    let count =
+        "do $$ begin execute format('alter database %I set track_functions = ''all''', current_database()); end $$";
+    db.superuser().await.run(count).await;
+    let writer = db.writer().await;
+    writer.create_session("s").await;
+    for payload in ["0", "1", "2", "3"] {
+        Append::to("s", payload).tag("t").author("ann").run(&writer).await.expect("an append");
+    }
+    db
+}
+
+async fn positions(connection: &Connection, call: &str) -> Vec<i64> {
+    let rows = connection.query(&format!("select position from agent_sessions.{call}"), &[]).await.expect("a page");
+    rows.iter().map(|row| row.get(0)).collect()
+}
+
+const PAGE: &str = "session_history('s', max_rows => 2, newest_first => true)";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_runs_no_statement() {
+    let db = counted("direct_reads").await;
+    let writer = db.writer().await;
+    writer.branch("s", "b").await;
+    writer.append("b", "4").await;
+    for role in [Role::Reader, Role::Writer] {
+        let connection = db.connect(role.clone()).await;
+        for call in [
+            PAGE,
+            "session_history('s')",
+            "session_history('s', after => 1, before => 3)",
+            "session_history('b', max_rows => 3, newest_first => true)",
+            "session_history('b')",
+            "session_log('b', max_rows => 3, newest_first => true)",
+            "session_log('s')",
+            "session_stats('s')",
+        ] {
+            assert_eq!(statements(&connection, call).await, 0, "{role:?} {call}");
+        }
+        // A label is looked up by a statement.
+        assert_eq!(statements(&connection, "session_history('s', tags => '{t}')").await, 1, "{role:?}");
+    }
+}
+
+/// A connection that has read before learns of it with the next page, and again when it is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_owner_adds_to_the_policies_holds_for_a_page() {
+    let db = counted("direct_policies").await;
+    let (owner, reader) = (db.owner().await, db.reader().await);
+    assert_eq!(positions(&reader, PAGE).await, [3, 2]);
+    for (add, remove, shown) in [
+        (
+            "create policy extra on agent_sessions.session_item as restrictive using (position < 3)",
+            "drop policy extra on agent_sessions.session_item",
+            &[2, 1][..],
+        ),
+        (
+            "create policy extra on agent_sessions.session as restrictive for select using (session_id <> 's')",
+            "drop policy extra on agent_sessions.session",
+            &[],
+        ),
+    ] {
+        owner.run(add).await;
+        assert_eq!(positions(&reader, PAGE).await, shown, "{add}");
+        owner.run(remove).await;
+        assert_eq!(positions(&reader, PAGE).await, [3, 2], "{remove}");
+        assert_eq!(statements(&reader, PAGE).await, 0, "{remove}");
+    }
+}
+
+/// Whatever the connection has found out before.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_page_needs_what_a_select_needs() {
+    let db = counted("direct_reading_rights").await;
+    let (owner, reader) = (db.owner().await, db.reader().await);
+    let role = db.role_name(&Role::Reader);
+    for table in ["session", "session_item"] {
+        assert_eq!(positions(&reader, PAGE).await, [3, 2]);
+        owner.run(&format!("revoke select on agent_sessions.{table} from {role}")).await;
+        assert_sqlstate!(reader.batch_execute(&format!("select from agent_sessions.{PAGE}")).await, "42501");
+        owner.run(&format!("grant select on agent_sessions.{table} to {role}")).await;
+    }
+    reader.run("set row_security = off").await;
+    assert_sqlstate!(reader.batch_execute(&format!("select from agent_sessions.{PAGE}")).await, "42501");
+    reader.run("reset row_security").await;
+    reader.run("set agent_sessions.tenant = 'other'").await;
+    assert_eq!(positions(&reader, PAGE).await, [0_i64; 0]);
+    reader.run("reset agent_sessions.tenant").await;
+    assert_eq!(positions(&reader, PAGE).await, [3, 2]);
+}
+
+/// Also where it says nothing of the positions that are there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_with_a_hole_is_read_to_its_end() {
+    let db = counted("direct_holes").await;
+    let (superuser, reader) = (db.superuser().await, db.reader().await);
+    let tamper = "set session_replication_role = replica;
+                  delete from agent_sessions.session_item where position = 1;
+                  update agent_sessions.session_item set position = 4000000000 where position = 3;
+                  reset session_replication_role";
+    superuser.run(tamper).await;
+    for call in ["session_history('s', max_rows => 3", "session_log('s', max_rows => 3"] {
+        assert_eq!(positions(&reader, &format!("{call})")).await, [0, 2, 4_000_000_000], "{call}");
+        let newest = positions(&reader, &format!("{call}, newest_first => true)")).await;
+        assert_eq!(newest, [4_000_000_000, 2, 0], "{call}");
+    }
+}
+
+/// Each connection remembers where it saw a log end.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_log_is_found_after_a_rollback_and_behind_what_others_append() {
+    let db = counted("direct_ends").await;
+    let (writer, other) = (db.writer().await, db.writer().await);
+    writer.begin("read committed").await;
+    for position in 4..10 {
+        assert_eq!(writer.append("s", "1").await, position);
+    }
+    writer.rollback().await;
+    assert_eq!(positions(&writer, PAGE).await, [3, 2]);
+    assert_eq!(writer.append("s", "1").await, 4);
+    for position in 5..8 {
+        assert_eq!(other.append("s", "1").await, position);
+    }
+    assert_eq!(positions(&writer, PAGE).await, [7, 6]);
+    assert_eq!(writer.append("s", "1").await, 8);
+    writer.begin("repeatable read").await;
+    assert_eq!(positions(&writer, PAGE).await, [8, 7]);
+    assert_eq!(other.append("s", "1").await, 9);
+    assert_eq!(positions(&other, PAGE).await, [9, 8]);
+    assert_eq!(positions(&writer, PAGE).await, [8, 7]);
+    writer.rollback().await;
+    assert!(writer.verify("s").await.ok);
+}
