@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import traceback
@@ -29,6 +30,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=10, help="of one turn")
     parser.add_argument("--held", type=int, default=60, help="seconds that a snapshot is held")
+    parser.add_argument("--scale", type=int, default=6, help="the most items that appends are measured at, as a power of ten")
     parser.add_argument("--only", type=names, default=list(NAMES), help="comparisons, separated by commas")
     return parser.parse_args()
 
@@ -45,8 +47,16 @@ def main() -> int:
     results: list[rounds.Result] = []
     broken: list[str] = []
     with Server(asked.major) as server:
-        bench = Bench(server, asked.seconds, asked.held)
-        facts = {"major": asked.major, "rounds": asked.rounds, "seconds": asked.seconds, "server": server.settings()}
+        bench = Bench(server, asked.seconds, asked.held, asked.scale)
+        facts = {
+            "major": asked.major,
+            "rounds": asked.rounds,
+            "seconds": asked.seconds,
+            "held": asked.held,
+            "scale": asked.scale,
+            "cpus": os.cpu_count(),
+        }
+        facts |= {"server": server.settings()}
         for name in asked.only:
             try:
                 for comparison in import_module(f"benchmark.comparisons.{name}").comparisons(bench):

@@ -14,3 +14,5 @@ class Bench:
     """Of one turn."""
     held: int
     """Seconds that a snapshot is held."""
+    scale: int
+    """The most items that appends are measured at, as a power of ten."""

@@ -22,6 +22,10 @@ class Contender:
     """One round's number."""
     prepare: Callable[[], None] = nothing
     """Called once, before the first round; Unavailable leaves the contender out."""
+    ours: bool = False
+    """Set apart in the plots."""
+    size: int | None = None
+    """Where it stands on the comparison's axis."""
 
 
 @dataclass(frozen=True)
@@ -44,3 +48,7 @@ class Comparison:
     contenders: list[Contender]
     bars: list[Bar] = field(default_factory=list)
     better: Literal["higher", "lower"] = "higher"
+    axis: str = ""
+    """What the contenders are sizes of, where they are."""
+    notes: Callable[[], list[str]] = list
+    """What else was seen, asked for after the last round."""

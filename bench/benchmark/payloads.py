@@ -30,6 +30,11 @@ def transcripts() -> list[str]:
     return lines or [message(size) for size in (232, 378, 538, 753, 835, 1_029, 1_472, 2_945, 5_013, 19_997)]
 
 
+def contents() -> list[str]:
+    """What is said in the messages of the conversations."""
+    return [json.loads(line)["content"] or "" for line in transcripts()]
+
+
 def transcripts_source() -> str:
     return "transcripts" if any(TRANSCRIPTS.glob("*.ndjson")) else "generated text, for lack of transcripts"
 

@@ -30,15 +30,17 @@ def run(
     scripts: Sequence[str],
     *,
     clients: int,
-    seconds: int,
+    seconds: int | None = None,
+    transactions: int | None = None,
     payloads: Sequence[str] = (),
     variables: dict[str, object] | None = None,
     latencies: bool = False,
     role: str = WRITER,
 ) -> Turn:
-    """Runs the files of bench/pgbench, one after another as one script. Each transaction takes one of the payloads by chance."""
+    """Runs the files of bench/pgbench, one after another as one script, for so long or so often by each client.
+    Each transaction takes one of the payloads by chance."""
     text = "".join((SCRIPTS / script).read_text() for script in scripts)
-    settings = {f"payload_{number}": payload for number, payload in enumerate(payloads)}
+    settings: dict[str, object] = {f"payload_{number}": payload for number, payload in enumerate(payloads)}
     settings |= {"clients": clients, **(variables or {})}
     with tempfile.TemporaryDirectory() as folder:
         files = []
@@ -48,13 +50,14 @@ def run(
             file.write_text(re.sub(r":payload\b", f":payload_{number}", text))
             files.append(file)
         command: list[object] = [database.server.bin / "pgbench", "--no-vacuum", "--protocol=prepared"]
-        command += [f"--client={clients}", f"--jobs={min(clients, 2)}", f"--time={seconds}"]
+        command += [f"--client={clients}", f"--jobs={min(clients, 2)}"]
+        command += [f"--time={seconds}" if transactions is None else f"--transactions={transactions}"]
         command += [f"--file={file}" for file in files]
         command += [f"--define={name}={value}" for name, value in settings.items()]
         if latencies:
             command += ["--log", f"--log-prefix={folder}/log"]
         command += [database.dsn(role)]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        done = subprocess.run([str(word) for word in command], check=False, capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(f"pgbench {' '.join(scripts)}: {done.stderr[-2000:]}")
         logs = [line.split() for log in Path(folder).glob("log*") for line in log.read_text().splitlines()]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from .rounds import Measured, Result
 
 
-def write(folder: Path, facts: dict[str, object], results: list[Result]) -> None:
+def write(folder: Path, facts: dict[str, Any], results: list[Result]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     document = {**facts, "comparisons": [_as_json(result) for result in results]}
     (folder / "results.json").write_text(json.dumps(document, indent=2) + "\n")
@@ -23,7 +24,7 @@ def table(result: Result) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [f"## {comparison.title}", "", _line(rows[0], widths), _line(["---"] + ["---:"] * 3, widths)]
     lines += [_line(row, widths) for row in rows[1:]]
-    lines += [""] + [f"- {line}" for line in bars(result)] + [""]
+    lines += [""] + [f"- {line}" for line in bars(result) + result.notes] + [""]
     return "\n".join(lines)
 
 
@@ -61,12 +62,12 @@ def _line(cells: list[str], widths: list[int]) -> str:
     return "| " + " | ".join([first[0].ljust(first[1])] + [cell.rjust(width) for cell, width in others]) + " |"
 
 
-def _heading(facts: dict[str, object]) -> str:
+def _heading(facts: dict[str, Any]) -> str:
     lines = "\n".join(f"- {name}: {value}" for name, value in facts["server"].items())
     return f"# Benchmark, PostgreSQL {facts['major']}\n\n{facts['rounds']} rounds, medians.\n\n{lines}\n\n"
 
 
-def _as_json(result: Result) -> dict[str, object]:
+def _as_json(result: Result) -> dict[str, Any]:
     comparison = result.comparison
     return {
         "name": comparison.name,
@@ -90,4 +91,5 @@ def _as_json(result: Result) -> dict[str, object]:
             }
             for verdict in result.verdicts
         ],
+        "notes": result.notes,
     }

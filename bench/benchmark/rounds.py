@@ -47,6 +47,7 @@ class Verdict:
 class Result:
     comparison: Comparison
     measured: list[Measured]
+    notes: list[str]
 
     def of(self, name: str) -> Measured:
         return next(one for one in self.measured if one.name == name)
@@ -70,7 +71,7 @@ def run(comparison: Comparison, rounds: int) -> Result:
             if measured.unavailable is None:
                 measured.numbers.append(contender.turn())
                 print(f"  {number + 1}  {contender.name}: {measured.numbers[-1]:,.3f}", file=sys.stderr)
-    return Result(comparison, [measured for _, measured in turns])
+    return Result(comparison, [measured for _, measured in turns], comparison.notes())
 
 
 def _prepare(contender: Contender) -> str | None:

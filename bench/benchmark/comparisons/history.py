@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
+
+import psycopg
 
 from .. import pgbench
 from ..bench import Bench
@@ -21,14 +24,31 @@ FLOOR = "bare index scan"
 class Page:
     name: str
     session: str
-    most: float | None
+    most: float | None = None
     """Times the bare index scan."""
 
 
+@dataclass(frozen=True)
+class Revised(Page):
+    rounds: int = 1
+    """How often the items written so far are followed by their revisions."""
+
+
+@dataclass(frozen=True)
+class Branch(Page):
+    depth: int = 1
+
+
 FLAT = Page("session_history", "flat", 1.15)
-REVISED = Page(f"with {REVISIONS:,} revisions", "revised", 2.5)
-BRANCHES = {depth: Page(f"on a branch of depth {depth}", f"link {depth} of {depth}", most) for depth, most in ((8, 2.0), (64, None))}
-PAGES = (FLAT, REVISED, *BRANCHES.values())
+REVISED = (
+    Revised(f"with {REVISIONS:,} revisions", "revised", 2.5, rounds=100),
+    Revised(f"with {REVISIONS:,} revisions at its end", "revised at its end", 2.5),
+)
+BRANCHES = (
+    Branch("on a branch of depth 8", "depth 8", 2.0, depth=8),
+    Branch("on a branch of depth 64", "depth 64", depth=64),
+)
+PAGES = (FLAT, *REVISED, *BRANCHES)
 
 
 def comparisons(bench: Bench) -> Iterator[Comparison]:
@@ -56,27 +76,39 @@ def comparisons(bench: Bench) -> Iterator[Comparison]:
 def fill(database: Database) -> None:
     database.run_file("fill.sql")
     with database.connect(WRITER) as writer:
-        for page in (FLAT, REVISED):
-            writer.execute("call bench.fill(%s, %s, %s)", (page.session, ITEMS, BYTES))
-        writer.execute(
-            """
-            insert into agent_sessions.session_item (sid, op, target, payload)
-            select sid, 'revise', target, '{"role":"assistant","content":"revised"}'
-            from agent_sessions.session, generate_series(0, %s - 1, %s) target
-            where session_id = %s
-            """,
-            (ITEMS, ITEMS // REVISIONS, REVISED.session),
-        )
-        # The ancestors hold the items in equal parts; the branch has none of its own.
-        for depth in BRANCHES:
-            for number in range(depth):
-                link, branch = (f"link {place} of {depth}" for place in (number, number + 1))
-                share = ITEMS * (number + 1) // depth - ITEMS * number // depth
-                writer.execute("call bench.fill(%s, %s, %s)", (link, share, BYTES))
-                writer.execute("select from agent_sessions.session_branch(%s, new_session_id => %s)", (link, branch))
+        append(writer, FLAT.session, ITEMS)
+        for page in REVISED:
+            fill_revised(writer, page)
+        for page in BRANCHES:
+            fill_branch(writer, page)
         for page in PAGES:
             rows = "select count(*) from agent_sessions.session_history(%s, newest_first => true, max_rows => %s)"
             if writer.execute(rows, (page.session, PAGE)).fetchone() != (PAGE,):
                 raise RuntimeError(f"{page.session}: a page is not of {PAGE} items")
     database.run_file("history_floor.sql")
     database.settle()
+
+
+def append(writer: psycopg.Connection, session: str, items: int) -> None:
+    writer.execute("call bench.fill(%s, %s, %s)", (session, items, BYTES))
+
+
+def fill_revised(writer: psycopg.Connection, page: Revised) -> None:
+    items, revisions = ITEMS // page.rounds, REVISIONS // page.rounds
+    revise = """
+        insert into agent_sessions.session_item (sid, op, target, payload)
+        select sid, 'revise', target, '{"role":"assistant","content":"revised"}'
+        from agent_sessions.session, generate_series(%s, %s - 1, %s) target
+        where session_id = %s
+        """
+    for start in range(0, ITEMS + REVISIONS, items + revisions):
+        append(writer, page.session, items)
+        writer.execute(revise, (start, start + items, items // revisions, page.session))
+
+
+def fill_branch(writer: psycopg.Connection, page: Branch) -> None:
+    """The ancestors hold the items in equal parts; the branch has none of its own."""
+    ancestors = [f"{page.session}, {number} of its ancestors" for number in range(page.depth)]
+    for number, (session, branch) in enumerate(pairwise([*ancestors, page.session])):
+        append(writer, session, ITEMS * (number + 1) // page.depth - ITEMS * number // page.depth)
+        writer.execute("select from agent_sessions.session_branch(%s, new_session_id => %s)", (session, branch))

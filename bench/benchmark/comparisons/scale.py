@@ -101,6 +101,7 @@ class Axis:
                 Contender(names[amount], size.append, size.fill, ours=True, size=amount) for amount, size in measured.items()
             ],
             better="lower",
+            axis=self.name,
             notes=lambda: [size.note(names[amount]) for amount, size in measured.items() if size.pages],
         )
 
