@@ -65,7 +65,7 @@ def main() -> int:
                     print(report.table(result), flush=True)
                     report.write(folder, facts, results)
                     plot.write(folder, result)
-            except Exception:  # noqa: BLE001  the others go on
+            except Exception:  # The others go on.
                 traceback.print_exc()
                 broken.append(name)
     print(f"Results: {folder}", file=sys.stderr)

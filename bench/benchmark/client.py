@@ -50,7 +50,7 @@ class Client:
     def turn(self) -> float:
         """Operations a second."""
         answer = self._answer({"operations": self.operations})
-        return answer["operations"] / answer["seconds"]
+        return float(answer["operations"]) / float(answer["seconds"])
 
     def close(self) -> None:
         if self.process is not None:
@@ -66,4 +66,5 @@ class Client:
         line = process.stdout.readline()
         if not line:
             raise EOFError(f"{self.program} has ended with status {process.wait()}")
-        return json.loads(line)
+        answer: dict[str, Any] = json.loads(line)
+        return answer

@@ -24,7 +24,7 @@ class Contender:
     """Called once, before the first round; Unavailable leaves the contender out."""
     ours: bool = False
     """Set apart in the plots."""
-    size: int | None = None
+    size: int = 0
     """Where it stands on the comparison's axis."""
 
 

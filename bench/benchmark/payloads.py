@@ -23,7 +23,7 @@ def kilobytes(size: int, count: int = 8) -> list[str]:
     return [message(size * 1024) for _ in range(count)]
 
 
-def transcripts() -> list[str]:
+def lines() -> list[str]:
     """The lines of real conversations; where there are none, text of such lengths."""
     files = sorted(TRANSCRIPTS.glob("*.ndjson"))
     lines = [line for file in files for line in file.read_text().split("\n") if line]
@@ -31,12 +31,12 @@ def transcripts() -> list[str]:
 
 
 def contents() -> list[str]:
-    """What is said in the messages of the conversations."""
-    return [json.loads(line)["content"] or "" for line in transcripts()]
+    """What is said in them."""
+    return [json.loads(line)["content"] or "" for line in lines()]
 
 
-def transcripts_source() -> str:
-    return "transcripts" if any(TRANSCRIPTS.glob("*.ndjson")) else "generated text, for lack of transcripts"
+def lines_source() -> str:
+    return "transcripts" if any(TRANSCRIPTS.glob("*.ndjson")) else "generated conversations"
 
 
 def _words(size: int) -> str:

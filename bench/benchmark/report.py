@@ -58,7 +58,7 @@ def _row(result: Result, measured: Measured) -> list[str]:
 
 
 def _line(cells: list[str], widths: list[int]) -> str:
-    first, *others = zip(cells, widths)
+    first, *others = zip(cells, widths, strict=True)
     return "| " + " | ".join([first[0].ljust(first[1])] + [cell.rjust(width) for cell, width in others]) + " |"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from .. import pgbench
 from ..bench import Bench
@@ -23,13 +24,11 @@ def comparisons(bench: Bench) -> Iterator[Comparison]:
         database.run("alter database branch set synchronous_commit = off")
         database.settle()
 
-        def branch(length: int) -> float:
+        def turn(length: int) -> float:
             done = pgbench.run(database, ["branch.sql"], clients=1, seconds=bench.seconds, variables={"session": length})
             return 1000 / done.per_second
 
-        short, long = (
-            Contender(f"of {length:,} items", lambda length=length: branch(length), ours=True) for length in LENGTHS
-        )
+        short, long = (Contender(f"of {length:,} items", partial(turn, length), ours=True) for length in LENGTHS)
         yield Comparison(
             name="branch",
             title="A branch (synchronous_commit = off)",

@@ -77,10 +77,10 @@ def fill(database: Database) -> None:
     database.run_file("fill.sql")
     with database.connect(WRITER) as writer:
         append(writer, FLAT.session, ITEMS)
-        for page in REVISED:
-            fill_revised(writer, page)
-        for page in BRANCHES:
-            fill_branch(writer, page)
+        for revised in REVISED:
+            fill_revised(writer, revised)
+        for branch in BRANCHES:
+            fill_branch(writer, branch)
         for page in PAGES:
             rows = "select count(*) from agent_sessions.session_history(%s, newest_first => true, max_rows => %s)"
             if writer.execute(rows, (page.session, PAGE)).fetchone() != (PAGE,):

@@ -64,7 +64,8 @@ class Size:
             while superuser.execute(writers, (WRITER,)).fetchone() != (0,):
                 time.sleep(0.01)
             counters = "select bench.pages_read(), (pg_current_wal_insert_lsn() - '0/0')::bigint"
-            return superuser.execute(counters).fetchone()
+            ((pages, wal),) = superuser.execute(counters).fetchall()
+        return int(pages), int(wal)
 
     def note(self, name: str) -> str:
         size = self.database.value

@@ -14,22 +14,24 @@ from .. import payloads
 from ..bench import Bench
 from ..comparison import Bar, Comparison, Contender
 from ..report import number
-from ..server import WRITER
+from ..server import WRITER, Database
 
 CHUNKS = 400
-BYTES = 8_000
+CHUNK = 20
+BYTES = CHUNKS * CHUNK
 
 
 @dataclass
-class Store:
-    """A way to stream; its turns take the same texts as those of the others."""
+class Way:
+    """A way to stream a message. All of them are given the same ones."""
 
     name: str
-    stream: Callable[[psycopg.Connection, int, list[str]], None]
+    send: Callable[[psycopg.Connection, int, list[str]], None]
+    """Stores the message of a number, chunk by chunk."""
+    database: Database
     writer: psycopg.Connection
-    superuser: psycopg.Connection
     ours: bool = True
-    texts: Iterator[list[str]] = field(default_factory=lambda: cycle(texts()))
+    messages: Iterator[list[str]] = field(default_factory=lambda: cycle(texts()))
     turns: int = 0
     records: Counter[str] = field(default_factory=Counter)
     bytes: Counter[str] = field(default_factory=Counter)
@@ -41,15 +43,16 @@ class Store:
         """Bytes of WAL for each chunk."""
         self.turns += 1
         since = self.end_of_wal()
-        self.stream(self.writer, self.turns, next(self.texts))
-        written = self.superuser.execute("select * from bench.wal(%s, %s)", (since, self.end_of_wal())).fetchall()
+        self.send(self.writer, self.turns, next(self.messages))
+        with self.database.connect() as superuser:
+            written = superuser.execute("select * from bench.wal(%s, %s)", (since, self.end_of_wal())).fetchall()
         for record, records, size in written:
             self.records[record] += records
-            self.bytes[record] += size
-        return float(sum(size for _, _, size in written)) / CHUNKS
+            self.bytes[record] += int(size)
+        return sum(int(size) for _, _, size in written) / CHUNKS
 
     def end_of_wal(self) -> str:
-        return self.superuser.execute("select pg_current_wal_flush_lsn()").fetchone()[0]
+        return str(self.database.value("select pg_current_wal_flush_lsn()"))
 
     def breakdown(self) -> list[str]:
         chunks = self.turns * CHUNKS
@@ -61,13 +64,10 @@ class Store:
 
 
 def texts() -> list[list[str]]:
-    """Messages in chunks: stretches of real conversations."""
+    """Messages in chunks: stretches of conversations."""
     told = "".join(payloads.contents())
     stretches = [told[start : start + BYTES] for start in range(0, len(told) - BYTES, BYTES)]
     return [[text[CHUNK * place : CHUNK * (place + 1)] for place in range(CHUNKS)] for text in stretches]
-
-
-CHUNK = BYTES // CHUNKS
 
 
 def rewrite(writer: psycopg.Connection, message: int, chunks: list[str]) -> None:
@@ -86,7 +86,7 @@ def revise(writer: psycopg.Connection, message: int, chunks: list[str]) -> None:
 def delta(writer: psycopg.Connection, message: int, chunks: list[str]) -> None:
     item_id = f"streamed {message}"
     open_item = "select agent_sessions.session_append('s', '{}', item_id => %s, open => true)"
-    target = writer.execute(open_item, (item_id,)).fetchone()[0]
+    ((target,),) = writer.execute(open_item, (item_id,)).fetchall()
     for place, chunk in enumerate(chunks):
         writer.execute("select agent_sessions.session_delta('s', %s, %s, %s)", (target, place, chunk))
     close = "select agent_sessions.session_revise('s', %s::json, item_id => %s)"
@@ -98,20 +98,19 @@ def as_json(text: str) -> str:
 
 
 def comparisons(bench: Bench) -> Iterator[Comparison]:
-    with bench.server.database("streaming") as database:
+    with bench.server.database("streaming") as database, database.connect(WRITER) as writer:
         database.run_file("streaming.sql")
-        with database.connect(WRITER) as writer, database.connect() as superuser:
-            writer.prepare_threshold = 0
-            writer.execute("select from agent_sessions.session_create('s')")
-            rewritten = Store("UPDATE of a json column", rewrite, writer, superuser, ours=False)
-            revised = Store("session_revise", revise, writer, superuser)
-            streamed = Store("session_delta", delta, writer, superuser)
-            yield Comparison(
-                name="streaming",
-                title=f"A message of {BYTES:,} bytes in {CHUNKS} chunks ({payloads.transcripts_source()})",
-                unit="bytes of WAL a chunk",
-                contenders=[store.contender() for store in (rewritten, revised, streamed)],
-                bars=[Bar(streamed.name, rewritten.name, "at most", 0.15)],
-                better="lower",
-                notes=streamed.breakdown,
-            )
+        writer.prepare_threshold = 0
+        writer.execute("select from agent_sessions.session_create('s')")
+        rewritten = Way("UPDATE of a json column", rewrite, database, writer, ours=False)
+        revised = Way("session_revise", revise, database, writer)
+        streamed = Way("session_delta", delta, database, writer)
+        yield Comparison(
+            name="streaming",
+            title=f"A message of {BYTES:,} bytes in {CHUNKS} chunks ({payloads.lines_source()})",
+            unit="bytes of WAL a chunk",
+            contenders=[way.contender() for way in (rewritten, revised, streamed)],
+            bars=[Bar(streamed.name, rewritten.name, "at most", 0.15)],
+            better="lower",
+            notes=streamed.breakdown,
+        )
