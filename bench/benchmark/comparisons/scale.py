@@ -110,8 +110,16 @@ class Axis:
 def comparisons(bench: Bench) -> Iterator[Comparison]:
     powers = range(5, bench.scale + 1)
     axes = (
-        Axis("items", "Appending to one of 1,000 sessions", [(1_000, 10 ** (power - 3)) for power in powers]),
-        Axis("sessions", "Appending to one of many sessions of 10 items", [(10 ** (power - 1), 10) for power in (4, *powers)]),
+        Axis(
+            "items",
+            "Appending to one of 1,000 sessions (synchronous_commit = off)",
+            [(1_000, 10 ** (power - 3)) for power in powers],
+        ),
+        Axis(
+            "sessions",
+            "Appending to one of many sessions of 10 items (synchronous_commit = off)",
+            [(10 ** (power - 1), 10) for power in (4, *powers)],
+        ),
     )
     for axis in axes:
         with ExitStack() as databases:
