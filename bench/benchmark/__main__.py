@@ -30,7 +30,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=int, default=10, help="of one turn")
     parser.add_argument("--held", type=int, default=60, help="seconds that a snapshot is held")
-    parser.add_argument("--scale", type=int, default=6, help="the most items that appends are measured at, as a power of ten")
+    parser.add_argument(
+        "--scale", type=int, choices=range(5, 9), default=6, help="the most items that appends are measured at, as a power of ten"
+    )
     parser.add_argument("--only", type=names, default=list(NAMES), help="comparisons, separated by commas")
     return parser.parse_args()
 
