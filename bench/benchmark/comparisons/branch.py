@@ -25,7 +25,8 @@ def comparisons(bench: Bench) -> Iterator[Comparison]:
         database.settle()
 
         def turn(length: int) -> float:
-            done = pgbench.run(database, ["branch.sql"], clients=1, seconds=bench.seconds, variables={"session": length})
+            script = pgbench.script("branch.sql")
+            done = pgbench.run(database, script, clients=1, seconds=bench.seconds, variables={"session": length})
             return 1000 / done.per_second
 
         short, long = (Contender(f"of {length:,} items", partial(turn, length), ours=True) for length in LENGTHS)

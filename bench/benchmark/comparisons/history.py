@@ -57,7 +57,8 @@ def comparisons(bench: Bench) -> Iterator[Comparison]:
         sid = database.value("select sid from agent_sessions.session where session_id = %s", FLAT.session)
 
         def turn(script: str, **variables: object) -> float:
-            done = pgbench.run(database, [script], clients=1, seconds=bench.seconds, variables={"page": PAGE, **variables})
+            text = pgbench.script(script)
+            done = pgbench.run(database, text, clients=1, seconds=bench.seconds, variables={"page": PAGE, **variables})
             return 1000 / done.per_second
 
         def page(page: Page) -> Contender:

@@ -46,7 +46,7 @@ class Size:
         pages, wal = self.counters()
         turn = pgbench.run(
             self.database,
-            ["scale.sql"],
+            pgbench.script("scale.sql"),
             clients=1,
             transactions=APPENDS,
             payloads=[payloads.message(BYTES)],
