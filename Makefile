@@ -2,10 +2,16 @@
 PG ?= 15
 # Random inputs that each property of the parsers gets.
 CASES ?= 20000
+# The benchmark: rounds, seconds of a turn, seconds that a snapshot is held, the most items as a power of ten, comparisons (all when empty).
+ROUNDS ?= 5
+SECONDS ?= 10
+HELD ?= 60
+SCALE ?= 6
+ONLY ?=
 # The server for build, install and installcheck.
 PG_CONFIG ?= pg_config
 
-.PHONY: build install installcheck package packagecheck demo psql stop test fuzz lint clean help
+.PHONY: build install installcheck package packagecheck demo psql stop test fuzz bench lint clean help
 
 build:
 	@scripts/package.sh build $(PG_CONFIG)
@@ -37,6 +43,9 @@ test:
 fuzz:
 	AGENT_SESSIONS_FUZZ_CASES=$(CASES) cargo test --profile fuzz -p agent_sessions_core --test fuzz
 
+bench:
+	@bench/run.sh $(PG) --rounds $(ROUNDS) --seconds $(SECONDS) --held $(HELD) --scale $(SCALE) --only '$(ONLY)'
+
 lint:
 	@scripts/lint.sh $(PG)
 
@@ -56,6 +65,7 @@ make psql           psql in the demo's database
 make stop           stops the private servers of this clone
 make test           sets up this machine and runs every test; TESTS=name runs those whose name contains it
 make fuzz           gives the parsers random inputs: CASES=20000 to each property
+make bench          compares speed and size with a bare INSERT and with peers: ROUNDS=5 SECONDS=10 HELD=60 SCALE=6 ONLY=append,batch
 make lint           rustfmt and clippy
 make clean          stops the servers, removes their data and target/
 

@@ -1,0 +1,18 @@
+"""What a comparison is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .server import Server
+
+
+@dataclass(frozen=True)
+class Bench:
+    server: Server
+    seconds: int
+    """Of one turn."""
+    held: int
+    """Seconds that a snapshot is held."""
+    scale: int
+    """The most items that appends are measured at, as a power of ten."""

@@ -1,0 +1,1 @@
+select session_id from agent_sessions.session_branch(:session);
