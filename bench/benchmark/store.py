@@ -29,8 +29,8 @@ class Load:
     payloads: Sequence[str] = ()
     sessions: int = SESSIONS
     log: bool = False
-    numbers: Iterator[int] = field(default_factory=lambda: count(1, SESSIONS))
-    """The first of the numbers that a turn's sessions have: all turns append to new ones."""
+    numbers: Iterator[int] = field(default_factory=lambda: count(SESSIONS, SESSIONS))
+    """The first of the numbers that a turn's sessions have: all turns append to new ones. Sessions of other origin are below."""
 
 
 def installed_already(_: Database) -> None:
@@ -158,6 +158,7 @@ ONE_CATEGORY = Store(
     "message-db, one category",
     script("lockstep.sql", "message_db.sql"),
     "message_store.messages",
+    install=peers.message_db,
     variables={"category": "session-"},
     search_path="message_store",
 )
