@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 
-from . import peers, pgbench
+from . import peers, pgbench, twin
 from .comparison import Contender
 from .pgbench import Turn, script
-from .server import SQL, Database
+from .server import Database
 
 SESSIONS = 1_000
 NONCE = "7a1f9e0c55d24b8e93c6d1f04b7e2a68"
@@ -29,8 +29,8 @@ class Load:
     payloads: Sequence[str] = ()
     sessions: int = SESSIONS
     log: bool = False
-    numbers: Iterator[int] = field(default_factory=lambda: count(1, SESSIONS))
-    """The first of the numbers that a turn's sessions have: all turns append to new ones."""
+    numbers: Iterator[int] = field(default_factory=lambda: count(SESSIONS, SESSIONS))
+    """The first of the numbers that a turn's sessions have: all turns append to new ones. Sessions of other origin are below."""
 
 
 def installed_already(_: Database) -> None:
@@ -90,19 +90,6 @@ class Store:
         return int(database.value(f"select count(*) from {self.table}"))
 
 
-def install_twin(database: Database) -> None:
-    """The twin, and the proof that it hashes as the engine does."""
-    database.run_file("twin.sql")
-    database.run("""
-        select agent_sessions.session_append('twin', '{"n": 1.0, "n": "\\u0000"}', on_missing => 'create');
-        select agent_sessions.session_append('twin', '"é"', kind => 'note', item_id => 'i-1', tag => 't', author => 'me',
-          attrs => '{"b": [1, null], "a": "x"}', kept_from => 1);
-        select agent_sessions.session_append('twin', 'null', open => true);
-    """)
-    if (entry := database.value((SQL / "twin_differs.sql").read_text())) is not None:
-        raise RuntimeError(f"the twin hashes an entry of session {entry} in another way than the engine")
-
-
 OPEN = """
     insert into agent_sessions.session (sid, session_id) overriding system value
     select n, n::text from generate_series(%(first)s::bigint, %(last)s) n
@@ -142,7 +129,7 @@ TWIN = Store(
     "PL/pgSQL twin, all guards",
     script("lockstep.sql", "twin.sql"),
     "twin.session_item",
-    install=install_twin,
+    install=twin.install,
     opening=[OPEN_TWIN, LEASE.replace("agent_sessions.", "twin.")],
     variables={"nonce": f":{NONCE}"},
 )
@@ -158,6 +145,7 @@ ONE_CATEGORY = Store(
     "message-db, one category",
     script("lockstep.sql", "message_db.sql"),
     "message_store.messages",
+    install=peers.message_db,
     variables={"category": "session-"},
     search_path="message_store",
 )
