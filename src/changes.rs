@@ -5,10 +5,12 @@
 
 use std::collections::HashMap;
 
+use agent_sessions_core::word::Op;
 use pgrx::pg_sys::{Datum, INT8ARRAYOID, INT8OID};
 
-use crate::item_table;
+use crate::item_table::{self, column};
 use crate::lineage::{Lineage, Stretch};
+use crate::postgres::direct::{Scan, Table};
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
 use crate::postgres::value::{Element, array};
@@ -57,6 +59,12 @@ static REVIVED: KeptPlan = KeptPlan::new(
     &[INT8OID, INT8OID, INT8OID, INT8OID],
 );
 
+/// How far apart items may stand whose changes are read in one scan.
+const NEAR: i64 = 8;
+
+/// How many entries about one item are passed over before the scan begins anew behind them.
+const PASSED: usize = 8;
+
 /// Which stretches of a log hold an entry about an earlier one. Most hold none.
 pub struct Changed(Vec<bool>);
 
@@ -78,28 +86,38 @@ impl Changed {
     }
 }
 
-/// The content that a revision gives an item.
+/// The content that a revision gives an item: a row, and where in it position, payload, attrs and digest stand.
 #[derive(Clone, Copy)]
 pub struct Revision<'s> {
     pub position: i64,
     row: Row<'s>,
+    columns: [usize; 4],
 }
 
+/// In the columns of [`NEWEST`].
+const SELECTED: [usize; 4] = [2, 3, 4, 5];
+/// In the columns of the table.
+const STORED: [usize; 4] = [column::POSITION, column::PAYLOAD, column::ATTRS, column::DIGEST];
+
 impl<'s> Revision<'s> {
+    fn of(row: Row<'s>, columns: [usize; 4]) -> Option<Revision<'s>> {
+        row.int8(columns[0]).map(|position| Revision { position, row, columns })
+    }
+
     pub fn payload(&self) -> Option<Datum> {
-        self.row.datum(3)
+        self.row.datum(self.columns[1])
     }
 
     pub fn payload_text(&self) -> Option<&'s str> {
-        self.row.text(3)
+        self.row.text(self.columns[1])
     }
 
     pub fn attrs(&self) -> Option<Datum> {
-        self.row.jsonb(4)
+        self.row.jsonb(self.columns[2])
     }
 
     pub fn digest(&self) -> Option<Datum> {
-        self.row.datum(5)
+        self.row.datum(self.columns[3])
     }
 }
 
@@ -122,12 +140,17 @@ impl<'s> Changes<'s> {
         let mut changes = Changes::default();
         let Some(&lowest) = positions.iter().min() else { return changes };
         let mut undecided = positions.to_vec();
+        undecided.sort_unstable();
         for (stretch, is_changed) in lineage.stretches().iter().zip(&changed.0).rev() {
             if *is_changed {
                 let [sid, until] = [stretch.sid, stretch.until].map(|bound| Some(Datum::from(bound)));
-                let targets: Vec<_> = undecided.iter().map(|position| Some(Datum::from(*position))).collect();
-                let newest = [sid, until, Some(array(Element::Int8, &targets))];
-                stretch.run(&NEWEST, spi, see, &newest).iter().for_each(|row| changes.note(row));
+                if let Some(table) = lineage.table(stretch) {
+                    changes.read(spi, see, table, stretch, &undecided);
+                } else {
+                    let targets: Vec<_> = undecided.iter().map(|position| Some(Datum::from(*position))).collect();
+                    let newest = [sid, until, Some(array(Element::Int8, &targets))];
+                    stretch.run(&NEWEST, spi, see, &newest).iter().for_each(|row| changes.note(row));
+                }
                 // A revision decides; an item that was retracted here may have its content from an earlier stretch.
                 undecided.retain(|position| changes.revision_of(*position).is_none());
                 let cuts = stretch.run(&CUTS, spi, see, &[sid, until, Some(Datum::from(lowest))]);
@@ -152,11 +175,63 @@ impl<'s> Changes<'s> {
         (!lineage.stretches().iter().any(revived)).then_some((from, at))
     }
 
+    /// Takes in a row of [`NEWEST`].
     fn note(&mut self, row: Row<'s>) {
         let Some(target) = row.int8(0) else { return };
         let change = self.of.entry(target).or_default();
         change.retracted_at = change.retracted_at.or(row.int8(1));
-        change.revision = row.int8(2).map(|position| Revision { position, row });
+        change.revision = Revision::of(row, SELECTED);
+    }
+
+    /// Does the same without a statement, for targets in ascending order.
+    fn read(&mut self, spi: &'s Spi, see: See, table: &Table, stretch: &Stretch, targets: &[i64]) {
+        if stretch.is_inherited {
+            // What an ancestor was told behind the fork may be much.
+            for target in targets {
+                item_table::changes_of(table, stretch.sid, *target, stretch.until, see, |scan| self.take(spi, scan));
+            }
+            return;
+        }
+        for near in targets.chunk_by(|one, next| next - one <= NEAR) {
+            let (Some(&lowest), Some(&highest)) = (near.first(), near.last()) else { continue };
+            let mut upto = Some(highest);
+            while let Some(highest) = upto {
+                upto = self.read_between(spi, see, table, stretch.sid, (lowest, highest));
+            }
+        }
+    }
+
+    /// Reads the newest changes of the items between two positions, both included, the last item first. Stops at one about which much
+    /// more is said than counts, and returns the position before it.
+    fn read_between(&mut self, spi: &'s Spi, see: See, table: &Table, sid: i64, bounds: (i64, i64)) -> Option<i64> {
+        let (mut last, mut passed, mut upto) = (None, 0, None);
+        item_table::changes_between(table, sid, bounds, see, |scan| {
+            let target = scan.row().int8(column::TARGET);
+            passed = if target == last { passed + 1 } else { 0 };
+            last = target;
+            if !self.take(spi, scan) && passed > PASSED {
+                upto = target.map(|target| target - 1);
+            }
+            upto.is_none()
+        });
+        upto
+    }
+
+    /// Takes in an entry about an item, the newest first. `false` if the older ones do not count.
+    fn take(&mut self, spi: &'s Spi, scan: &Scan) -> bool {
+        let row = scan.row();
+        let op = row.text(column::OP).unwrap_or_default();
+        let Some((target, position)) = row.int8(column::TARGET).zip(row.int8(column::POSITION)) else { return true };
+        if op == Op::RetractFrom.as_str() {
+            return true;
+        }
+        let change = self.of.entry(target).or_default();
+        if change.revision.is_none() && op == Op::Revise.as_str() {
+            change.revision = Revision::of(scan.kept(spi), STORED);
+        } else if change.revision.is_none() {
+            change.retracted_at = change.retracted_at.or(Some(position));
+        }
+        change.revision.is_none()
     }
 
     /// The newest revision of the item at `position`, be the item live or not.

@@ -159,6 +159,23 @@ pub fn has_change(table: &Table, sid: i64, until: i64, see: See) -> bool {
     found
 }
 
+/// Hands the entries about an item that a session holds before `until` to `visit`, the newest first, until it returns false.
+pub fn changes_of(table: &Table, sid: i64, target: i64, until: i64, see: See, visit: impl FnMut(&Scan) -> bool) {
+    table.walk(TARGETS, &[Key::Is(sid), Key::Is(target), Key::Below(until)], Direction::Backward, see, visit);
+}
+
+/// The same for the items between two positions, both included, the last item first.
+pub fn changes_between(
+    table: &Table,
+    sid: i64,
+    (lowest, highest): (i64, i64),
+    see: See,
+    visit: impl FnMut(&Scan) -> bool,
+) {
+    let keys = [Key::Is(sid), Key::Above(lowest - 1), Key::Below(highest + 1)];
+    table.walk(TARGETS, &keys, Direction::Backward, see, visit);
+}
+
 /// Hands the entries that a session holds between two positions, both excluded, to `visit`, until it returns false. About `few` are
 /// wanted: positions are dense, so that a narrow part of the index has them, and no more of its pages is read.
 pub fn page(
