@@ -3,6 +3,8 @@
 
 use agent_sessions_tests::{Append, Connection, Database, Role, assert_sqlstate};
 
+use crate::items::Random;
+
 /// Runs a reader's call, and says how often a policy asked for the tenant: not at all, where no statement ran.
 async fn statements(connection: &Connection, call: &str) -> i64 {
     // What earlier transactions have counted may not have been handed on yet.
@@ -149,4 +151,75 @@ async fn the_end_of_a_log_is_found_after_a_rollback_and_behind_what_others_appen
     assert_eq!(positions(&writer, PAGE).await, [8, 7]);
     writer.rollback().await;
     assert!(writer.verify("s").await.ok);
+}
+
+/// All that readers show of a session, whole and in pages.
+async fn shown(connection: &Connection, session: &str) -> Vec<String> {
+    let mut shown = Vec::new();
+    for reader in ["session_history", "session_log", "session_context"] {
+        let pages = match reader {
+            "session_context" => vec!["", ", max_rows => 3"],
+            _ => vec![
+                "",
+                ", newest_first => true",
+                ", max_rows => 5",
+                ", max_rows => 5, newest_first => true",
+                ", after => 3, before => 30, max_rows => 7",
+                ", after => 3, before => 30, max_rows => 7, newest_first => true",
+            ],
+        };
+        for page in pages {
+            let sql = format!("select r::text from agent_sessions.{reader}('{session}'{page}) r");
+            let rows = connection.query(&sql, &[]).await.expect("a page");
+            shown.push(format!("{sql}: {:?}", rows.iter().map(|row| row.get::<_, String>(0)).collect::<Vec<_>>()));
+        }
+    }
+    shown
+}
+
+/// Some items are changed far more often than others, also in ancestors behind the fork.
+#[tokio::test(flavor = "multi_thread")]
+async fn with_and_without_statements_the_same_is_shown() {
+    let seed = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_nanos() as u64;
+    println!("seed {seed}");
+    let mut random = Random(seed);
+    let db = Database::create("direct_same").await;
+    let (owner, writer, reader) = (db.owner().await, db.writer().await, db.reader().await);
+    writer.create_session("s0").await;
+    let mut sessions = vec!["s0".to_owned()];
+    for step in 0..400 {
+        let session = sessions[random.below(sessions.len())].clone();
+        let next = writer.log(&session).await.len() as i64;
+        let target = if random.below(2) == 0 { 2 } else { random.below(next.max(1) as usize) as i64 };
+        let call = match random.below(20) {
+            0 if sessions.len() < 6 => {
+                let branch = format!("s{}", sessions.len());
+                let call = format!("session_branch('{session}', new_session_id => '{branch}')");
+                sessions.push(branch);
+                call
+            }
+            0..=5 => format!("session_append('{session}', '{step}')"),
+            6 => format!("session_append('{session}', '{step}', kept_from => {target})"),
+            7 => format!("session_append('{session}', '{step}', open => true)"),
+            8 if random.below(4) == 0 => format!("session_retract('{session}', from_target => {target})"),
+            8..=10 => format!("session_retract('{session}', targets => '{{{target}}}')"),
+            _ => format!("session_revise('{session}', '{step}', target => {target}, attrs => '{{\"step\": {step}}}')"),
+        };
+        // What is refused is another test's business.
+        let _ = writer.batch_execute(&format!("select agent_sessions.{call}")).await;
+    }
+    for session in &sessions {
+        assert_eq!(statements(&reader, &format!("session_log('{session}')")).await, 0);
+        let without = shown(&reader, session).await;
+        let by_statement = "create policy extra on agent_sessions.session_item as restrictive using (true)";
+        owner.run(by_statement).await;
+        assert_ne!(statements(&reader, &format!("session_log('{session}')")).await, 0);
+        let with = shown(&reader, session).await;
+        owner.run("drop policy extra on agent_sessions.session_item").await;
+        for (without, with) in without.iter().zip(&with) {
+            assert_eq!(without, with, "{session}");
+        }
+        let lengths = without.iter().map(String::len).sum::<usize>();
+        assert!(lengths > 1_000, "{session}: {lengths}");
+    }
 }
