@@ -211,11 +211,14 @@ async fn with_and_without_statements_the_same_is_shown() {
     for session in &sessions {
         assert_eq!(statements(&reader, &format!("session_log('{session}')")).await, 0);
         let without = shown(&reader, session).await;
-        let by_statement = "create policy extra on agent_sessions.session_item as restrictive using (true)";
-        owner.run(by_statement).await;
+        for table in ["session", "session_item"] {
+            owner.run(&format!("create policy extra on agent_sessions.{table} as restrictive using (true)")).await;
+        }
         assert_ne!(statements(&reader, &format!("session_log('{session}')")).await, 0);
         let with = shown(&reader, session).await;
-        owner.run("drop policy extra on agent_sessions.session_item").await;
+        for table in ["session", "session_item"] {
+            owner.run(&format!("drop policy extra on agent_sessions.{table}")).await;
+        }
         for (without, with) in without.iter().zip(&with) {
             assert_eq!(without, with, "{session}");
         }
