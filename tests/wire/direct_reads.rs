@@ -183,7 +183,7 @@ async fn with_and_without_statements_the_same_is_shown() {
     let seed = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_nanos() as u64;
     println!("seed {seed}");
     let mut random = Random(seed);
-    let db = Database::create("direct_same").await;
+    let db = counted("direct_same").await;
     let (owner, writer, reader) = (db.owner().await, db.writer().await, db.reader().await);
     writer.create_session("s0").await;
     let mut sessions = vec!["s0".to_owned()];
