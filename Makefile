@@ -2,10 +2,15 @@
 PG ?= 15
 # Random inputs that each property of the parsers gets.
 CASES ?= 20000
+# The benchmark: rounds, seconds of a turn, seconds that a snapshot is held, comparisons (all when empty).
+ROUNDS ?= 5
+SECONDS ?= 10
+HELD ?= 60
+ONLY ?=
 # The server for build, install and installcheck.
 PG_CONFIG ?= pg_config
 
-.PHONY: build install installcheck package packagecheck demo psql stop test fuzz lint clean help
+.PHONY: build install installcheck package packagecheck demo psql stop test fuzz bench lint clean help
 
 build:
 	@scripts/package.sh build $(PG_CONFIG)
@@ -37,6 +42,9 @@ test:
 fuzz:
 	AGENT_SESSIONS_FUZZ_CASES=$(CASES) cargo test --profile fuzz -p agent_sessions_core --test fuzz
 
+bench:
+	@bench/run.sh $(PG) --rounds $(ROUNDS) --seconds $(SECONDS) --held $(HELD) --only '$(ONLY)'
+
 lint:
 	@scripts/lint.sh $(PG)
 
@@ -56,6 +64,7 @@ make psql           psql in the demo's database
 make stop           stops the private servers of this clone
 make test           sets up this machine and runs every test; TESTS=name runs those whose name contains it
 make fuzz           gives the parsers random inputs: CASES=20000 to each property
+make bench          compares speed and size with a bare INSERT and with peers: ROUNDS=5 SECONDS=10 HELD=60 ONLY=append,batch
 make lint           rustfmt and clippy
 make clean          stops the servers, removes their data and target/
 

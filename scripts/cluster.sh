@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The private clusters of this clone: demo, test and in-backend.
+# The private clusters of this clone: demo, test, in-backend and bench.
 #
 #   cluster.sh start PURPOSE MAJOR    a running server with the library that is installed in the server tree
 #   cluster.sh stop                   stops all of them
@@ -24,6 +24,7 @@ port_of() {
         demo) echo 5432 ;;
         test) echo 5433 ;;
         in-backend) echo 5434 ;;
+        bench) echo 5435 ;;
         *) die "there is no cluster '$1'" ;;
     esac
 }
@@ -91,8 +92,13 @@ fingerprint() {
 
 settings() {
     echo "-c listen_addresses='' -c unix_socket_directories='$socket' -c port=$port"
-    # The tests drop their data anyway, and open many connections.
-    [ "$purpose" = demo ] || echo "-c fsync=off -c max_connections=200 -c max_prepared_transactions=20 -c wal_level=logical"
+    case $purpose in
+        demo) ;;
+        # Durability is the default. Memory that holds what a comparison writes, and no checkpoint by size amid a turn.
+        bench) echo "-c shared_buffers=2GB -c max_wal_size=8GB -c checkpoint_timeout=30min" ;;
+        # The tests drop their data anyway, and open many connections.
+        *) echo "-c fsync=off -c max_connections=200 -c max_prepared_transactions=20 -c wal_level=logical" ;;
+    esac
 }
 
 make_cluster() {
@@ -138,7 +144,7 @@ start() {
 }
 
 stop_all() {
-    for purpose in demo test in-backend; do
+    for purpose in demo test in-backend bench; do
         at "$purpose"
         if is_running; then
             say "Stopping the $purpose cluster"
