@@ -23,7 +23,7 @@ def spawns(app, options):
 
     def turn(operations):
         for _ in range(operations):
-            app.spawn("task", next(messages), queue=options.name)
+            app.spawn("task", next(messages), queue="default")
 
     return turn
 
@@ -46,6 +46,6 @@ def steps(app, options):
 operations = {"spawn": spawns, "step": steps}
 options = turns.options(operations)
 install(options.dsn)
-app = Absurd(options.dsn, queue_name=options.name)
+app = Absurd(options.dsn)
 app.create_queue()
 turns.serve(operations[options.operation](app, options))

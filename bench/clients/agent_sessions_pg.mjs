@@ -7,7 +7,7 @@
 //     run_id, which branch() looks for                    item_id, unique in its session
 //     run, text                                           payload, json
 
-import { run } from './runs.mjs';
+import { SESSIONS, run } from './runs.mjs';
 import { dsn, load, serve } from './turns.mjs';
 
 const { default: pg } = await load('pg/esm/index.mjs');
@@ -19,10 +19,13 @@ const SAVE = `
 const client = new pg.Client({ connectionString: dsn });
 await client.connect();
 
-await serve(async (operations) => {
+const save = async (operations) => {
   for (let n = 0; n < operations; n++) {
     const one = run();
     await client.query(SAVE, [one.sessionId, JSON.stringify(one), one.runId, one.version, one.agentId]);
   }
-});
+};
+
+await save(SESSIONS);
+await serve(save);
 await client.end();

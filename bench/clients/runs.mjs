@@ -4,8 +4,8 @@ import { randomUUID } from 'node:crypto';
 
 import { message, name } from './turns.mjs';
 
-// What a service has open at a time; each of its sessions gets a run in turn.
-const SESSIONS = 1000;
+/** What a program has open at a time; each of the sessions gets a run in turn. */
+export const SESSIONS = 100;
 
 const sessions = Array.from({ length: SESSIONS }, (_, number) => ({
   sessionId: `${name} ${number}`, version: 0, finalState: message(),

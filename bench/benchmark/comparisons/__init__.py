@@ -1,3 +1,3 @@
 """The comparisons, one file each: `comparisons(bench)` yields them, ready to run."""
 
-NAMES = ("append",)
+NAMES = ("append", "clients")
