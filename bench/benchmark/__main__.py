@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 import sys
 import traceback
@@ -46,7 +47,14 @@ def main() -> int:
     broken: list[str] = []
     with Server(asked.major) as server:
         bench = Bench(server, asked.seconds, asked.held)
-        facts = {"major": asked.major, "rounds": asked.rounds, "seconds": asked.seconds, "server": server.settings()}
+        facts = {
+            "major": asked.major,
+            "rounds": asked.rounds,
+            "seconds": asked.seconds,
+            "held": asked.held,
+            "cpus": os.cpu_count(),
+        }
+        facts |= {"server": server.settings()}
         for name in asked.only:
             try:
                 for comparison in import_module(f"benchmark.comparisons.{name}").comparisons(bench):
@@ -55,7 +63,7 @@ def main() -> int:
                     print(report.table(result), flush=True)
                     report.write(folder, facts, results)
                     plot.write(folder, result)
-            except Exception:  # noqa: BLE001  the others go on
+            except Exception:  # The others go on.
                 traceback.print_exc()
                 broken.append(name)
     print(f"Results: {folder}", file=sys.stderr)

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from .comparison import Contender, Unavailable
 from .server import ROOT, TARGET
@@ -19,16 +20,21 @@ CLIENTS = ROOT / "bench" / "clients"
 
 
 class Client:
-    def __init__(self, program: str, arguments: Sequence[str], operations: int) -> None:
-        self.program = CLIENTS / program
-        self.arguments = list(arguments)
+    def __init__(self, name: str, program: str, arguments: Sequence[str], operations: int, *, ours: bool = False) -> None:
+        self.name = name
+        self.program = program
+        self.arguments = arguments
         self.operations = operations
+        self.ours = ours
         self.process: subprocess.Popen[str] | None = None
 
+    def contender(self) -> Contender:
+        return Contender(self.name, self.turn, self.prepare, self.ours)
+
     def prepare(self) -> None:
-        interpreter = sys.executable if self.program.suffix == ".py" else "node"
+        interpreter = sys.executable if self.program.endswith(".py") else "node"
         self.process = subprocess.Popen(
-            [interpreter, str(self.program), *self.arguments],
+            [interpreter, str(CLIENTS / self.program), *self.arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -36,28 +42,29 @@ class Client:
         )
         try:
             answer = self._answer()
-        except RuntimeError as error:
+        except EOFError as error:
             raise Unavailable(str(error)) from None
         if "unavailable" in answer:
             raise Unavailable(answer["unavailable"])
 
     def turn(self) -> float:
         """Operations a second."""
-        self.process.stdin.write(json.dumps({"operations": self.operations}) + "\n")
-        self.process.stdin.flush()
-        answer = self._answer()
-        return answer["operations"] / answer["seconds"]
+        answer = self._answer({"operations": self.operations})
+        return float(answer["operations"]) / float(answer["seconds"])
 
     def close(self) -> None:
         if self.process is not None:
-            self.process.stdin.close()
-            self.process.wait()
+            self.process.communicate()
 
-    def contender(self, name: str) -> Contender:
-        return Contender(name, self.turn, self.prepare)
-
-    def _answer(self) -> dict:
-        line = self.process.stdout.readline()
+    def _answer(self, request: dict[str, int] | None = None) -> dict[str, Any]:
+        process = self.process
+        if process is None or process.stdin is None or process.stdout is None:
+            raise RuntimeError(f"{self.program} was not prepared")
+        if request is not None:
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+        line = process.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self.program.name} has ended with status {self.process.wait()}")
-        return json.loads(line)
+            raise EOFError(f"{self.program} has ended with status {process.wait()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer

@@ -22,6 +22,8 @@ class Contender:
     """One round's number."""
     prepare: Callable[[], None] = nothing
     """Called once, before the first round; Unavailable leaves the contender out."""
+    ours: bool = False
+    """Set apart in the plots."""
 
 
 @dataclass(frozen=True)

@@ -23,15 +23,15 @@ def kilobytes(size: int, count: int = 8) -> list[str]:
     return [message(size * 1024) for _ in range(count)]
 
 
-def transcripts() -> list[str]:
+def lines() -> list[str]:
     """The lines of real conversations; where there are none, text of such lengths."""
     files = sorted(TRANSCRIPTS.glob("*.ndjson"))
     lines = [line for file in files for line in file.read_text().split("\n") if line]
     return lines or [message(size) for size in (232, 378, 538, 753, 835, 1_029, 1_472, 2_945, 5_013, 19_997)]
 
 
-def transcripts_source() -> str:
-    return "transcripts" if any(TRANSCRIPTS.glob("*.ndjson")) else "generated text, for lack of transcripts"
+def lines_source() -> str:
+    return "transcripts" if any(TRANSCRIPTS.glob("*.ndjson")) else "generated conversations"
 
 
 def _words(size: int) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .server import ROOT, WRITER, Database
+from .server import ROOT, Database
 
 SCRIPTS = ROOT / "bench" / "pgbench"
 
@@ -34,11 +34,11 @@ def run(
     payloads: Sequence[str] = (),
     variables: dict[str, object] | None = None,
     latencies: bool = False,
-    role: str = WRITER,
+    search_path: str = "public",
 ) -> Turn:
     """Runs the files of bench/pgbench, one after another as one script. Each transaction takes one of the payloads by chance."""
     text = "".join((SCRIPTS / script).read_text() for script in scripts)
-    settings = {f"payload_{number}": payload for number, payload in enumerate(payloads)}
+    settings: dict[str, object] = {f"payload_{number}": payload for number, payload in enumerate(payloads)}
     settings |= {"clients": clients, **(variables or {})}
     with tempfile.TemporaryDirectory() as folder:
         files = []
@@ -53,8 +53,8 @@ def run(
         command += [f"--define={name}={value}" for name, value in settings.items()]
         if latencies:
             command += ["--log", f"--log-prefix={folder}/log"]
-        command += [database.dsn(role)]
-        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        command += [f"{database.dsn()} options='-c search_path={search_path}'"]
+        done = subprocess.run([str(word) for word in command], check=False, capture_output=True, text=True)
         if done.returncode != 0:
             raise RuntimeError(f"pgbench {' '.join(scripts)}: {done.stderr[-2000:]}")
         logs = [line.split() for log in Path(folder).glob("log*") for line in log.read_text().splitlines()]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from .rounds import Measured, Result
 
 
-def write(folder: Path, facts: dict[str, object], results: list[Result]) -> None:
+def write(folder: Path, facts: dict[str, Any], results: list[Result]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     document = {**facts, "comparisons": [_as_json(result) for result in results]}
     (folder / "results.json").write_text(json.dumps(document, indent=2) + "\n")
@@ -57,16 +58,16 @@ def _row(result: Result, measured: Measured) -> list[str]:
 
 
 def _line(cells: list[str], widths: list[int]) -> str:
-    first, *others = zip(cells, widths)
+    first, *others = zip(cells, widths, strict=True)
     return "| " + " | ".join([first[0].ljust(first[1])] + [cell.rjust(width) for cell, width in others]) + " |"
 
 
-def _heading(facts: dict[str, object]) -> str:
+def _heading(facts: dict[str, Any]) -> str:
     lines = "\n".join(f"- {name}: {value}" for name, value in facts["server"].items())
     return f"# Benchmark, PostgreSQL {facts['major']}\n\n{facts['rounds']} rounds, medians.\n\n{lines}\n\n"
 
 
-def _as_json(result: Result) -> dict[str, object]:
+def _as_json(result: Result) -> dict[str, Any]:
     comparison = result.comparison
     return {
         "name": comparison.name,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
 import psycopg
 
@@ -38,13 +39,12 @@ class Server:
         self.major = major
         self.bin = ROOT / "target" / "pg" / str(major) / "bin"
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         self._cluster("remove", "bench")
         self._cluster("start", "bench", str(self.major))
         self.env = dict(re.findall(r"(PG\w+)=(\S+)", self._cluster("env", "bench")))
         self.superuser = self.env["PGUSER"]
-        with self.connect("postgres") as connection:
-            connection.execute(f"create role {WRITER} login")
+        Database(self, "postgres").run(f"create role {WRITER} login")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -57,8 +57,8 @@ class Server:
         return psycopg.connect(self.dsn(database, role or self.superuser), autocommit=True)
 
     def settings(self) -> dict[str, str]:
-        with self.connect("postgres") as connection:
-            return {name: connection.execute(f"show {name}").fetchone()[0] for name in SETTINGS}
+        postgres = Database(self, "postgres")
+        return {name: postgres.value(f"show {name}") for name in SETTINGS}
 
     @contextmanager
     def database(self, name: str) -> Iterator[Database]:
@@ -70,17 +70,16 @@ class Server:
 
     @contextmanager
     def bare_database(self, name: str) -> Iterator[Database]:
-        with self.connect("postgres") as connection:
-            connection.execute(f"create database {name}")
+        postgres = Database(self, "postgres")
+        postgres.run(f"create database {name}")
         try:
             yield Database(self, name)
         finally:
-            with self.connect("postgres") as connection:
-                connection.execute(f"drop database {name} with (force)")
+            postgres.run(f"drop database {name} with (force)")
 
     @staticmethod
     def _cluster(*arguments: str) -> str:
-        command = [ROOT / "scripts" / "cluster.sh", *arguments]
+        command = [str(ROOT / "scripts" / "cluster.sh"), *arguments]
         return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
@@ -96,18 +95,20 @@ class Database:
         """A connection that commits by itself; the superuser's where no role is given."""
         return self.server.connect(self.name, role)
 
-    def run(self, sql: str) -> None:
-        """One or more statements, as the superuser."""
+    def run(self, sql: str, parameters: Mapping[str, object] | None = None) -> None:
+        """Statements, as the superuser; one of them if it has parameters."""
         with self.connect() as connection:
-            connection.execute(sql)
+            connection.execute(sql, parameters)
 
     def run_file(self, name: str) -> None:
         """The statements of a file of bench/sql, as the superuser."""
         self.run((SQL / name).read_text())
 
-    def value(self, sql: str, *parameters: object) -> object:
+    def value(self, sql: str, *parameters: object) -> Any:
+        """The first column of the first row, as the superuser."""
         with self.connect() as connection:
-            return connection.execute(sql, parameters or None).fetchone()[0]
+            row = connection.execute(sql, parameters or None).fetchone()
+        return row[0] if row else None
 
     def settle(self) -> None:
         """What one turn leaves behind is not to be paid by the next: dead rows, missing statistics, dirty pages."""

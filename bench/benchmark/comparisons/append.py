@@ -1,88 +1,44 @@
-"""One item at a time into 1 000 sessions."""
+"""One item at a time into 1 000 sessions, from an ordinary role.
+
+Guarded is what an agent's worker does: under its lease, at the position that it expects, with an item_id against repetition.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import count
 
-from .. import payloads, pgbench
+from .. import payloads
 from ..bench import Bench
-from ..comparison import Bar, Comparison, Contender
-from ..server import Database
+from ..comparison import Bar, Comparison
+from ..store import APPEND, EMMETT, FLOOR, GUARDED, HAND_WRITTEN, MESSAGE_DB, ONE_CATEGORY, SESSIONS, TWIN, Load
 
-SESSIONS = 1_000
-
-
-@dataclass(frozen=True)
-class Load:
-    """What all contenders of a comparison are given alike."""
-
-    database: Database
-    seconds: int
-    clients: int
-    payloads: list[str]
-    numbers: Iterator[int]
-    """The first of 1 000 new sessions for each turn."""
+OURS = [FLOOR, APPEND, GUARDED]
+ALL = [*OURS, TWIN, MESSAGE_DB, ONE_CATEGORY, EMMETT, HAND_WRITTEN]
 
 
-@dataclass(frozen=True)
-class Store:
-    """Somewhere to append to."""
-
-    name: str
-    script: str
-    table: str
-    open_sessions: str = ""
-    """Makes the sessions from %(first)s to %(last)s, where they have to be there first."""
-
-    def contender(self, load: Load) -> Contender:
-        return Contender(self.name, lambda: self.append(load))
-
-    def append(self, load: Load) -> float:
-        """Appends a second. Each transaction has to have left its row."""
-        first = next(load.numbers)
-        if self.open_sessions:
-            with load.database.connect() as connection:
-                connection.execute(self.open_sessions, {"first": first, "last": first + SESSIONS - 1})
-        load.database.settle()
-        rows = f"select count(*) from {self.table}"
-        before = load.database.value(rows)
-        turn = pgbench.run(
-            load.database,
-            ["lockstep.sql", self.script],
-            clients=load.clients,
-            seconds=load.seconds,
-            payloads=load.payloads,
-            variables={"step": -1, "first": first, "sessions": SESSIONS},
-        )
-        written = load.database.value(rows) - before
-        if written != turn.transactions:
-            raise RuntimeError(f"{self.name}: {turn.transactions} transactions have left {written} rows")
-        return turn.per_second
+def bars(append: float, guarded: float) -> list[Bar]:
+    return [Bar(APPEND.name, FLOOR.name, "at least", append), Bar(GUARDED.name, FLOOR.name, "at least", guarded)]
 
 
-FLOOR = Store("bare INSERT", "floor.sql", "floor.session_item")
-APPEND = Store(
-    "session_append",
-    "append.sql",
-    "agent_sessions.session_item",
-    """
-    insert into agent_sessions.session (sid, session_id) overriding system value
-    select n, n::text from generate_series(%(first)s::bigint, %(last)s) n
-    """,
-)
+# With several clients, whose commits share their writes: alone, each of them waits for the disk most of the time.
+AGAINST_PEERS = [
+    Bar(GUARDED.name, TWIN.name, "at least", 1.25),
+    Bar(GUARDED.name, MESSAGE_DB.name, "at least", 1.25),
+    Bar(GUARDED.name, EMMETT.name, "at least", 1.7),
+    Bar(GUARDED.name, HAND_WRITTEN.name, "at least", 2),
+]
+
+CASES = [
+    ("append_1", "Appending 1 KB, 1 client", 1, payloads.kilobytes(1), ALL, bars(0.95, 0.9)),
+    ("append_8", "Appending 1 KB, 8 clients", 8, payloads.kilobytes(1), ALL, bars(0.85, 0.78) + AGAINST_PEERS),
+    ("append_lines", f"Appending the lines of {payloads.lines_source()}, 8 clients", 8, payloads.lines(), OURS, []),
+    ("append_64", "Appending 64 KB, 8 clients", 8, payloads.kilobytes(64), OURS, []),
+]
 
 
 def comparisons(bench: Bench) -> Iterator[Comparison]:
-    for clients, least in ((1, 0.95), (8, 0.85)):
-        with bench.server.database("append") as database:
-            database.run_file("floor.sql")
-            load = Load(database, bench.seconds, clients, payloads.kilobytes(1), count(1, SESSIONS))
-            yield Comparison(
-                name=f"append_{clients}",
-                title=f"Appending 1 KB, {clients} clients",
-                unit="appends/s",
-                contenders=[store.contender(load) for store in (FLOOR, APPEND)],
-                bars=[Bar(APPEND.name, FLOOR.name, "at least", least)],
-            )
+    for name, title, clients, texts, stores, held_to in CASES:
+        with bench.server.database(name) as database:
+            load = Load(database, bench.seconds, clients, texts, count(1, SESSIONS))
+            yield Comparison(name, title, "appends/s", [store.contender(load) for store in stores], held_to)
