@@ -29,9 +29,7 @@ HISTORY = "select payload::text from agent_sessions.session_history(session_id =
 APPEND_ALL = """
     select count(*) from agent_sessions.session_append_batch(session_id => %s, items => %s::text::json, on_missing => 'create')"""
 SPAWN = """
-    select agent_sessions.session_append(session_id => %(task)s, payload => %(params)s::text::json, kind => 'params',
-             on_missing => 'create'),
-           agent_sessions.session_set(session_id => %(task)s, status => 'pending')"""
+    select session_id from agent_sessions.session_create(session_id => %s, status => 'pending', items => %s::text::json)"""
 CLAIM = "select lease from agent_sessions.session_claim(session_id => %s, ttl => '120 s', holder => 'worker')"
 RESULT = """
     select agent_sessions.session_append(session_id => %(task)s, payload => %(result)s::text::json, kind => 'step',
@@ -79,7 +77,8 @@ def spawns(connection, options):
 
     def turn(operations):
         for _ in range(operations):
-            connection.execute(SPAWN, {"task": f"{options.name} {next(numbers)}", "params": json.dumps(next(messages))})
+            items = [{"kind": "params", "payload": next(messages)}]
+            connection.execute(SPAWN, [f"{options.name} {next(numbers)}", json.dumps(items)])
 
     return turn
 
@@ -90,7 +89,7 @@ def steps(connection, options):
 
     def turn(operations):
         task = f"{options.name} {next(numbers)}"
-        connection.execute(SPAWN, {"task": task, "params": "{}"})
+        connection.execute(SPAWN, [task, '[{"kind": "params", "payload": {}}]'])
         lease, = connection.execute(CLAIM, [task]).fetchone()
         for number in range(operations):
             connection.execute(RESULT, {

@@ -13,7 +13,7 @@ const { values, positionals } = parseArgs({
   allowPositionals: true,
   options: { name: { type: 'string' }, payloads: { type: 'string' } },
 });
-export const [dsn] = positionals;
+export const [dsn, operation] = positionals;
 export const { name } = values;
 
 /** Imports a file of the packages that the benchmark has installed: import knows no search path. */

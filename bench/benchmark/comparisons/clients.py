@@ -23,8 +23,8 @@ from ..server import WRITER, Database
 STEPS = 500
 """Of a thread: the messages that a checkpoint has in the end."""
 
-WRITES, READS = (1, 8), (1,)
-"""Clients."""
+ALONE, BOTH = (1,), (1, 8)
+"""Numbers of clients."""
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Work:
     unit: str
     clients: tuple[int, ...]
     stores: list[Store]
-    """The peer first, ours last."""
+    """The peer first."""
     least: float | None = None
-    """How many times the peer's speed is asked of ours."""
+    """How many times the peer's speed is asked of the first that is ours."""
     thread: bool = False
     """A turn is a thread of `STEPS` steps, however long that takes."""
 
@@ -62,10 +62,11 @@ WORKS = [
         "noetaris_save",
         "Node.js: saving a run whose state was and is 1 KB",
         "saves/s",
-        WRITES,
+        BOTH,
         [
             Store("noetaris save", "noetaris_save.mjs", "save", "public.session_runs"),
             ours("session_append by node-postgres", "agent_sessions_pg.mjs", "save", "kind = 'run'"),
+            ours("session_append by node-postgres, named statement", "agent_sessions_pg.mjs", "save_named", "kind = 'run'"),
         ],
         least=3,
     ),
@@ -73,7 +74,7 @@ WORKS = [
         "openai_add_1",
         "Python: adding 1 item of 1 KB",
         "calls/s",
-        WRITES,
+        BOTH,
         [
             Store("OpenAI Agents add_items", "openai_agents.py", "add_1", "public.agent_messages"),
             ours("session_append by asyncpg", "agent_sessions_asyncpg.py", "add_1", "op = 'append'"),
@@ -84,7 +85,7 @@ WORKS = [
         "openai_add_10",
         "Python: adding 10 items of 1 KB",
         "calls/s",
-        WRITES,
+        ALONE,
         [
             Store("OpenAI Agents add_items", "openai_agents.py", "add_10", "public.agent_messages", 10),
             ours("session_append_batch by asyncpg", "agent_sessions_asyncpg.py", "add_10", "op = 'append'", 10),
@@ -95,7 +96,7 @@ WORKS = [
         "openai_last_50",
         f"Python: the last 50 of {STEPS} items of 1 KB",
         "calls/s",
-        READS,
+        ALONE,
         [
             Store("OpenAI Agents get_items", "openai_agents.py", "last_50"),
             ours("session_history by asyncpg", "agent_sessions_asyncpg.py", "last_50"),
@@ -105,7 +106,7 @@ WORKS = [
         "langgraph_put",
         "Python: saving each step of a thread, a message of 1 KB each",
         "steps/s",
-        WRITES,
+        BOTH,
         [
             Store("LangGraph put", "langgraph_checkpoints.py", "put", "public.checkpoints"),
             Store("LangGraph put, DeltaChannel (beta)", "langgraph_checkpoints.py", "put_delta", "public.checkpoints"),
@@ -118,7 +119,7 @@ WORKS = [
         "langgraph_load",
         f"Python: a thread of {STEPS} messages of 1 KB",
         "calls/s",
-        READS,
+        ALONE,
         [
             Store("LangGraph get_tuple", "langgraph_checkpoints.py", "load"),
             ours("session_get, session_history by psycopg", "agent_sessions_psycopg.py", "load"),
@@ -128,17 +129,17 @@ WORKS = [
         "absurd_spawn",
         "Python: a task with parameters of 1 KB",
         "tasks/s",
-        WRITES,
+        ALONE,
         [
             Store("Absurd spawn", "absurd_tasks.py", "spawn", "absurd.t_default"),
-            ours("session_append, session_set by psycopg", "agent_sessions_psycopg.py", "spawn", "kind = 'params'"),
+            ours("session_create by psycopg", "agent_sessions_psycopg.py", "spawn", "kind = 'params'"),
         ],
     ),
     Work(
         "absurd_step",
         "Python: the result of a task's step, 1 KB, under a lease",
         "steps/s",
-        WRITES,
+        BOTH,
         [
             Store("Absurd step", "absurd_tasks.py", "step", "absurd.c_default"),
             ours("session_append, session_extend by psycopg", "agent_sessions_psycopg.py", "step", "kind = 'step'"),
@@ -160,36 +161,36 @@ def comparisons(bench: Bench) -> Iterator[Comparison]:
 
 
 def compare(work: Work, clients: int, database: Database, texts: Path, seconds: int) -> Iterator[Comparison]:
-    steps = min(STEPS, 50 * seconds)
-    crews = [
-        Crew(
-            store.name,
-            [client(store, database, texts, number) for number in range(clients)],
-            database,
-            store.rows,
-            store.rows_each,
-            ours=store.ours,
-        )
-        for store in work.stores
-    ]
-    contenders = [crew.contender(seconds, steps if work.thread else None) for crew in crews]
-    title = f"{work.title}, {clients} clients"
+    # A thread is shorter in a smoke run.
+    steps = min(STEPS, 50 * seconds) if work.thread else None
+    title = f"{work.title}, {steps} steps" if steps else work.title
+    crews = [crew(store, clients, database, texts) for store in work.stores]
     try:
         yield Comparison(
             name=f"{work.name}_{clients}",
-            title=f"{title}, {steps} steps" if work.thread else title,
+            title=f"{title}, {clients} client{'s' if clients > 1 else ''}",
             unit=work.unit,
-            contenders=contenders,
-            bars=[Bar(contenders[-1].name, contenders[0].name, "at least", work.least)] if work.least else [],
+            contenders=[one.contender(seconds, steps) for one in crews],
+            bars=bars(work),
         )
     finally:
-        for crew in crews:
-            crew.close()
+        for one in crews:
+            one.close()
 
 
-def client(store: Store, database: Database, texts: Path, number: int) -> Client:
-    arguments = [uri(database), store.operation, "--payloads", str(texts), "--name", f"client {number}"]
-    return Client(store.name, store.program, arguments, WARM_UP, ours=store.ours)
+def bars(work: Work) -> list[Bar]:
+    if work.least is None:
+        return []
+    peer, mine = work.stores[0], next(store for store in work.stores if store.ours)
+    return [Bar(mine.name, peer.name, "at least", work.least)]
+
+
+def crew(store: Store, clients: int, database: Database, texts: Path) -> Crew:
+    arguments = [uri(database), store.operation, "--payloads", str(texts), "--name"]
+    members = [
+        Client(store.name, store.program, [*arguments, f"{store.operation} {number}"], WARM_UP) for number in range(clients)
+    ]
+    return Crew(store.name, members, database, store.rows, store.rows_each, store.ours)
 
 
 def uri(database: Database) -> str:
