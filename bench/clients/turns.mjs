@@ -8,6 +8,17 @@ import { createInterface } from 'node:readline';
 import { parseArgs } from 'node:util';
 import { pathToFileURL } from 'node:url';
 
+const say = (answer) => process.stdout.write(`${JSON.stringify(answer)}\n`);
+
+const explain = (error) => {
+  console.error(error);
+  say({ unavailable: String(error).split('\n')[0] });
+  process.exit(1);
+};
+
+// Until it is ready: a package may be missing, a peer may not know this server.
+process.on('uncaughtException', explain);
+
 // The command line. `name` is of this program and run alone: it begins the ids of the sessions that it writes.
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -24,17 +35,6 @@ let taken = 0;
 
 /** The next payload as a program holds it, parsed. */
 export const message = () => payloads[taken++ % payloads.length];
-
-const say = (answer) => process.stdout.write(`${JSON.stringify(answer)}\n`);
-
-const explain = (error) => {
-  console.error(error);
-  say({ unavailable: String(error) });
-  process.exit(1);
-};
-
-// Until it is ready: a package may be missing, a peer may not know this server.
-process.on('uncaughtException', explain);
 
 /** `turn(n)` does n operations; whatever came before this call is not measured. */
 export async function serve(turn) {

@@ -13,7 +13,7 @@ import time
 
 def explain(kind, error, trace):
     sys.__excepthook__(kind, error, trace)
-    say(unavailable=f"{kind.__name__}: {error}")
+    say(unavailable=f"{kind.__name__}: {error}".splitlines()[0])
 
 
 # Until it is ready: a package may be missing, a peer may not know this server. So this is the first import of a program.
