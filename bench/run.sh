@@ -7,6 +7,11 @@ source "$(dirname "$0")/../scripts/workspace.sh"
 major=${1:?major version of PostgreSQL}
 shift
 
+# Two runs in one clone would stop each other's server.
+mkdir -p "$target/bench"
+exec {lock}>"$target/bench/lock"
+flock --nonblock "$lock" || die 'another make bench runs in this clone'
+
 "$root/bench/setup.sh" "$major"
 "$root/scripts/install.sh" "$major"
 cd "$root/bench"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+from pathlib import Path
 
 from .server import ROOT
 
-TRANSCRIPTS = ROOT.parent / "shared" / "transcripts"
+TRANSCRIPTS = Path(os.environ.get("AGENT_SESSIONS_TRANSCRIPTS", ROOT.parent / "shared" / "transcripts"))
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 _random = random.Random()

@@ -13,11 +13,16 @@ MODULES = TARGET / "node" / "node_modules"
 
 
 def message_db(database: Database) -> None:
-    """Runs the installation script of message-db, and makes the writer a member of its role."""
-    installer = _package("@eventide/message-db") / "database" / "install.sh"
-    path = f"{database.server.bin}:{os.environ['PATH']}"
-    names = {"DATABASE_NAME": database.name, "CREATE_DATABASE": "off"}
-    _run([str(installer)], {**os.environ, **database.server.env, **names, "PATH": path})
+    """Does what message-db's install.sh does, but for pgcrypto: of that it uses what every server has of its own since 13."""
+    if database.value("select to_regclass('message_store.messages')") is not None:
+        return
+    folder = _package("@eventide/message-db") / "database"
+    for statements in ("roles/message-store.sql", "schema/message-store.sql", "tables/messages.sql"):
+        database.run((folder / statements).read_text())
+    environment = {**os.environ, **database.server.env, "DATABASE_NAME": database.name}
+    environment |= {"PATH": f"{database.server.bin}:{os.environ['PATH']}", "PGOPTIONS": "-c client_min_messages=warning"}
+    for part in ("functions", "indexes", "views", "privileges"):
+        _run([str(folder / f"install-{part}.sh")], environment)
     database.run(f"grant message_store to {WRITER}")
 
 

@@ -25,6 +25,7 @@ SETTINGS = (
     "synchronous_commit",
     "full_page_writes",
     "wal_compression",
+    "data_checksums",
     "shared_buffers",
     "max_wal_size",
     "checkpoint_timeout",

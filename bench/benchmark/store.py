@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
-from . import peers, pgbench
+from . import peers, pgbench, twin
 from .comparison import Contender
-from .server import SQL, Database
+from .pgbench import Turn, script
+from .server import Database
 
 SESSIONS = 1_000
 NONCE = "7a1f9e0c55d24b8e93c6d1f04b7e2a68"
-"""Of every lease, so that a script can tell it from the session's number alone."""
+"""Of every lease: sids are the sessions' numbers, and so a script can tell the leases without asking."""
 
 
 @dataclass(frozen=True)
@@ -19,70 +21,73 @@ class Load:
     """What all contenders of a comparison are given alike."""
 
     database: Database
-    seconds: int
     clients: int
-    payloads: Sequence[str]
-    numbers: Iterator[int]
-    """The first number of 1 000 new sessions, for each turn."""
+    seconds: int | None = None
+    """Of a turn."""
+    transactions: int | None = None
+    """Of a client in a turn, instead."""
+    payloads: Sequence[str] = ()
+    sessions: int = SESSIONS
+    log: bool = False
+    numbers: Iterator[int] = field(default_factory=lambda: count(SESSIONS, SESSIONS))
+    """The first of the numbers that a turn's sessions have: all turns append to new ones. Sessions of other origin are below."""
 
 
 def installed_already(_: Database) -> None:
     """The extension comes with its database."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Store:
     name: str
     script: str
-    """Of pgbench: appends one item, at the position that it expects if it can say so."""
+    """Of pgbench: appends once, at the position that it expects if it can say so."""
     table: str
-    """Where that leaves a row."""
+    """Where that leaves its rows."""
     install: Callable[[Database], None] = installed_already
     opening: Sequence[str] = ()
     """Statements that make the sessions from %(first)s to %(last)s, where appending does not."""
     variables: Mapping[str, object] = field(default_factory=dict)
     search_path: str = "public"
+    items: int = 1
+    """Of one transaction."""
     ours: bool = False
 
-    def contender(self, load: Load) -> Contender:
-        return Contender(self.name, lambda: self.append(load), lambda: self.install(load.database), self.ours)
+    def contender(self, load: Load, number: Callable[[Turn], float] = lambda turn: turn.per_second) -> Contender:
+        return Contender(self.name, lambda: number(self.turn(load)), lambda: self.install(load.database), self.ours)
 
-    def append(self, load: Load) -> float:
-        """Appends a second, of one turn. Each transaction has to have left its row."""
+    def turn(self, load: Load) -> Turn:
+        """Appends to new sessions for one turn. Each transaction has to have left its rows."""
+        first = self.open(load)
+        before = self.rows(load.database)
+        turn = self.append(load, first)
+        written = self.rows(load.database) - before
+        if written != turn.transactions * self.items:
+            raise RuntimeError(f"{self.name}: {turn.transactions} transactions have left {written} rows")
+        return turn
+
+    def open(self, load: Load) -> int:
         first = next(load.numbers)
         for statement in self.opening:
-            load.database.run(statement, {"first": first, "last": first + SESSIONS - 1, "nonce": NONCE})
+            load.database.run(statement, {"first": first, "last": first + load.sessions - 1, "nonce": NONCE})
         load.database.settle()
-        before = self.rows(load.database)
-        turn = pgbench.run(
+        return first
+
+    def append(self, load: Load, first: int) -> Turn:
+        return pgbench.run(
             load.database,
-            ["lockstep.sql", self.script],
+            self.script,
             clients=load.clients,
             seconds=load.seconds,
+            transactions=load.transactions,
             payloads=load.payloads,
-            variables={"step": -1, "first": first, "sessions": SESSIONS, **self.variables},
+            variables={"step": -1, "first": first, "sessions": load.sessions, **self.variables},
+            log=load.log,
             search_path=self.search_path,
         )
-        written = self.rows(load.database) - before
-        if written != turn.transactions:
-            raise RuntimeError(f"{self.name}: {turn.transactions} transactions have left {written} rows")
-        return turn.per_second
 
     def rows(self, database: Database) -> int:
         return int(database.value(f"select count(*) from {self.table}"))
-
-
-def install_twin(database: Database) -> None:
-    """The twin, and the proof that it hashes as the engine does."""
-    database.run_file("twin.sql")
-    database.run("""
-        select agent_sessions.session_append('twin', '{"n": 1.0, "n": "\\u0000"}', on_missing => 'create');
-        select agent_sessions.session_append('twin', '"é"', kind => 'note', item_id => 'i-1', tag => 't', author => 'me',
-          attrs => '{"b": [1, null], "a": "x"}', kept_from => 1);
-        select agent_sessions.session_append('twin', 'null', open => true);
-    """)
-    if (entry := database.value((SQL / "twin_differs.sql").read_text())) is not None:
-        raise RuntimeError(f"the twin hashes an entry of session {entry} in another way than the engine")
 
 
 OPEN = """
@@ -101,20 +106,20 @@ OPEN_TWIN = """
 
 FLOOR = Store(
     "bare INSERT",
-    "floor.sql",
+    script("lockstep.sql", "floor.sql"),
     "floor.session_item",
     install=lambda database: database.run_file("floor.sql"),
 )
 APPEND = Store(
     "session_append",
-    "append.sql",
+    script("lockstep.sql", "append.sql"),
     "agent_sessions.session_item",
     opening=[OPEN],
     ours=True,
 )
 GUARDED = Store(
     "session_append, all guards",
-    "append_guarded.sql",
+    script("lockstep.sql", "append_guarded.sql"),
     "agent_sessions.session_item",
     opening=[OPEN, LEASE],
     variables={"nonce": f":{NONCE}"},
@@ -122,15 +127,15 @@ GUARDED = Store(
 )
 TWIN = Store(
     "PL/pgSQL twin, all guards",
-    "twin.sql",
+    script("lockstep.sql", "twin.sql"),
     "twin.session_item",
-    install=install_twin,
+    install=twin.install,
     opening=[OPEN_TWIN, LEASE.replace("agent_sessions.", "twin.")],
     variables={"nonce": f":{NONCE}"},
 )
 MESSAGE_DB = Store(
     "message-db",
-    "message_db.sql",
+    script("lockstep.sql", "message_db.sql"),
     "message_store.messages",
     install=peers.message_db,
     variables={"category": "session"},
@@ -138,21 +143,22 @@ MESSAGE_DB = Store(
 )
 ONE_CATEGORY = Store(
     "message-db, one category",
-    "message_db.sql",
+    script("lockstep.sql", "message_db.sql"),
     "message_store.messages",
+    install=peers.message_db,
     variables={"category": "session-"},
     search_path="message_store",
 )
 EMMETT = Store(
     "Emmett",
-    "emmett.sql",
+    script("lockstep.sql", "emmett.sql"),
     "emt_messages",
     install=peers.emmett,
     variables={"partition": "emt:default"},
 )
 HAND_WRITTEN = Store(
     "hand-written SQL",
-    "hand_written.sql",
+    script("lockstep.sql", "hand_written.sql"),
     "hand_written.message",
     install=lambda database: database.run_file("hand_written.sql"),
     opening=["insert into hand_written.session select generate_series(%(first)s::bigint, %(last)s)"],

@@ -6,5 +6,9 @@ create table floor.session_item (
   primary key (sid, position)
 );
 
+-- What is locked where a lock is part of the least work.
+create table floor.session (sid bigint primary key);
+
 grant usage on schema floor to bench_writer;
 grant select, insert on floor.session_item to bench_writer;
+grant select, update on floor.session to bench_writer;

@@ -1,3 +1,3 @@
 """The comparisons, one file each: `comparisons(bench)` yields them, ready to run."""
 
-NAMES = ("append", "clients")
+NAMES = ("append", "batch", "hot_session", "held_snapshot", "bytes", "clients")

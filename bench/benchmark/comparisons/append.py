@@ -6,12 +6,11 @@ Guarded is what an agent's worker does: under its lease, at the position that it
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
 
 from .. import payloads
 from ..bench import Bench
 from ..comparison import Bar, Comparison
-from ..store import APPEND, EMMETT, FLOOR, GUARDED, HAND_WRITTEN, MESSAGE_DB, ONE_CATEGORY, SESSIONS, TWIN, Load
+from ..store import APPEND, EMMETT, FLOOR, GUARDED, HAND_WRITTEN, MESSAGE_DB, ONE_CATEGORY, TWIN, Load
 
 OURS = [FLOOR, APPEND, GUARDED]
 ALL = [*OURS, TWIN, MESSAGE_DB, ONE_CATEGORY, EMMETT, HAND_WRITTEN]
@@ -40,5 +39,5 @@ CASES = [
 def comparisons(bench: Bench) -> Iterator[Comparison]:
     for name, title, clients, texts, stores, held_to in CASES:
         with bench.server.database(name) as database:
-            load = Load(database, bench.seconds, clients, texts, count(1, SESSIONS))
+            load = Load(database, clients, bench.seconds, payloads=texts)
             yield Comparison(name, title, "appends/s", [store.contender(load) for store in stores], held_to)

@@ -1,0 +1,1 @@
+select agent_sessions.session_append(:first, :payload);
