@@ -43,10 +43,10 @@ fuzz:
 	AGENT_SESSIONS_FUZZ_CASES=$(CASES) cargo test --profile fuzz -p agent_sessions_core --test fuzz
 
 bench:
-	@bench/run.sh $(PG) --rounds $(ROUNDS) --seconds $(SECONDS) --held $(HELD) --only '$(ONLY)'
+	@bench/run.sh $(PG) benchmark --major $(PG) --rounds $(ROUNDS) --seconds $(SECONDS) --held $(HELD) --only '$(ONLY)'
 
 benchcheck:
-	@bench/test.sh $(PG)
+	@bench/run.sh $(PG) unittest discover --start-directory tests --top-level-directory .
 
 lint:
 	@scripts/lint.sh $(PG)

@@ -1,4 +1,4 @@
-"""The comparisons with peers that are called from a client language, each for a second. `make benchcheck` runs this."""
+"""The comparisons with peers that are called from a client language, each for a second. `make benchcheck` runs them."""
 
 import json
 import os
