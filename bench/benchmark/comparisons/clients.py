@@ -109,7 +109,7 @@ WORKS = [
         BOTH,
         [
             Store("LangGraph put", "langgraph_checkpoints.py", "put", "public.checkpoints"),
-            Store("LangGraph put_writes and put, DeltaChannel (beta)", "langgraph_checkpoints.py", "put_delta", "public.checkpoints"),
+            Store("LangGraph put_writes, put (DeltaChannel, beta)", "langgraph_checkpoints.py", "put_delta", "public.checkpoints"),
             ours("session_append, session_set by psycopg", "agent_sessions_psycopg.py", "put", "op = 'append'"),
         ],
         least=3,
