@@ -11,7 +11,7 @@ ONLY ?=
 # The server for build, install and installcheck.
 PG_CONFIG ?= pg_config
 
-.PHONY: build install installcheck package packagecheck demo psql stop test fuzz bench lint clean help
+.PHONY: build install installcheck package packagecheck demo psql stop test fuzz bench benchcheck lint clean help
 
 build:
 	@scripts/package.sh build $(PG_CONFIG)
@@ -44,7 +44,10 @@ fuzz:
 	AGENT_SESSIONS_FUZZ_CASES=$(CASES) cargo test --profile fuzz -p agent_sessions_core --test fuzz
 
 bench:
-	@bench/run.sh $(PG) --rounds $(ROUNDS) --seconds $(SECONDS) --held $(HELD) --scale $(SCALE) --only '$(ONLY)'
+	@bench/run.sh $(PG) benchmark --major $(PG) --rounds $(ROUNDS) --seconds $(SECONDS) --held $(HELD) --scale $(SCALE) --only '$(ONLY)'
+
+benchcheck:
+	@bench/run.sh $(PG) unittest discover --start-directory tests --top-level-directory .
 
 lint:
 	@scripts/lint.sh $(PG)
@@ -66,6 +69,7 @@ make stop           stops the private servers of this clone
 make test           sets up this machine and runs every test; TESTS=name runs those whose name contains it
 make fuzz           gives the parsers random inputs: CASES=20000 to each property
 make bench          compares speed and size with a bare INSERT and with peers: ROUNDS=5 SECONDS=10 HELD=60 SCALE=6 ONLY=append,batch
+make benchcheck     tests the benchmark itself; its numbers do not matter
 make lint           rustfmt and clippy
 make clean          stops the servers, removes their data and target/
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# run.sh MAJOR [ARG...]: every comparison on PostgreSQL MAJOR; the arguments go to the benchmark (--help lists them).
+# run.sh MAJOR MODULE [ARG...]: a Python module with its arguments, ready to use PostgreSQL MAJOR.
+# `benchmark` runs the comparisons (--help lists its arguments), `unittest` the benchmark's own tests.
 set -euo pipefail
 # shellcheck source=scripts/workspace.sh
 source "$(dirname "$0")/../scripts/workspace.sh"
@@ -15,4 +16,4 @@ flock --nonblock "$lock" || die 'another make bench runs in this clone'
 "$root/bench/setup.sh" "$major"
 "$root/scripts/install.sh" "$major"
 cd "$root/bench"
-exec "$target/bench/venv/bin/python" -m benchmark --major "$major" "$@"
+AGENT_SESSIONS_PG=$major exec "$target/bench/venv/bin/python" -m "$@"

@@ -14,7 +14,10 @@ mkdir -p "$node"
 [ -x "$venv/bin/pip" ] || python3 -m venv --clear "$venv"
 
 pip_install() { "$venv/bin/pip" install --quiet --disable-pip-version-check "$1"; }
-npm_install() { npm install --prefix "$node" --no-audit --no-fund --loglevel=error "$1" </dev/null; }
+npm_into() { npm install --prefix "$1" --no-audit --no-fund --loglevel=error "${@:2}" </dev/null; }
+# noetaris asks for a package that is not published, of which it needs the types alone. Where such a package has been installed,
+# npm refuses every later one: so it gets a folder of its own.
+npm_install() { npm_into "$node" "$1" || npm_into "$node/alone" --legacy-peer-deps "$1"; }
 
 # install_missing HOW NOTES < PACKAGES: one by one; NOTES lists what is installed.
 install_missing() {
