@@ -22,7 +22,7 @@ class Smoke(unittest.TestCase):
     @classmethod
     def setUpClass(cls) -> None:
         with Server(MAJOR) as server:
-            bench = Bench(server, seconds=1, held=1)
+            bench = Bench(server, seconds=1, held=1, scale=5)
             cls.results = [rounds.run(comparison, 1) for comparison in clients.comparisons(bench)]
 
     def test_every_work_is_compared_with_each_number_of_clients(self) -> None:
