@@ -25,6 +25,11 @@ def kilobytes(size: int, count: int = 8) -> list[str]:
     return [message(size * 1024) for _ in range(count)]
 
 
+def spread(least: int, most: int, count: int = 9) -> list[str]:
+    """Messages from `least` to `most` bytes, in even steps."""
+    return [message(least + (most - least) * number // (count - 1)) for number in range(count)]
+
+
 def lines() -> list[str]:
     """The lines of real conversations; where there are none, text of such lengths."""
     files = sorted(TRANSCRIPTS.glob("*.ndjson"))

@@ -1,4 +1,4 @@
-"""Checks an export of a session without the database, from what section 6 of the design page and the README say.
+"""Checks an export of a session without the database, from what the guide says.
 
     session_export.py < export.ndjson
 

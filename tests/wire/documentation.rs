@@ -193,11 +193,12 @@ async fn every_block_below_docs_runs() {
     let mut names: Vec<String> =
         folder.map(|entry| entry.expect("a page").file_name().into_string().expect("a name in UTF-8")).collect();
     names.sort();
-    assert!(names.contains(&"admin.md".to_owned()), "{names:?}");
-    for name in names {
+    assert!(["admin.md", "guide.md"].iter().all(|name| names.iter().any(|there| there == name)), "{names:?}");
+    for name in names.iter().filter(|name| *name != "plots") {
         assert!(name.ends_with(".md"), "docs/{name} is no page");
         let page = Page::run(&format!("docs/{name}")).await;
-        assert!(name != "admin.md" || page.ran >= FEWEST, "docs/{name} has {} blocks to run", page.ran);
+        let has_examples = ["admin.md", "guide.md"].contains(&name.as_str());
+        assert!(!has_examples || page.ran >= FEWEST, "docs/{name} has {} blocks to run", page.ran);
     }
 }
 

@@ -118,7 +118,7 @@ async fn a_tenant_of_one_transaction_does_not_reach_the_next_client() {
     assert_eq!(db.owner().await.value::<String>(tenants, &[]).await, "a,b");
 }
 
-/// What the README warns of.
+/// What the guide warns of.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tenant_that_is_set_for_the_session_reaches_the_next_client() {
     let db = Database::create("pooler_leak").await;
@@ -129,7 +129,7 @@ async fn a_tenant_that_is_set_for_the_session_reaches_the_next_client() {
     )
     .await;
     one.run("set agent_sessions.tenant = 'a'").await;
-    assert_eq!(sessions(&two).await, 1, "the pooler resets the session now: the README warns in vain");
+    assert_eq!(sessions(&two).await, 1, "the pooler resets the session now: the guide warns in vain");
     // What is said in the statement itself holds against it, and does not undo it.
     assert_eq!(told(&two, "select agent_sessions.tenant_use('b')").await, "b");
     let read = "select count(*) from agent_sessions.tenant_use('b') t,

@@ -39,30 +39,39 @@ def stored(database: Database, table: str) -> int:
     return int(database.value(f"select pg_table_size('{table}') + pg_indexes_size('{table}')"))
 
 
+SIZES = [
+    ("", "an item of 1 KB", payloads.kilobytes(1)),
+    # Of items that are all of one size, what a page cannot hold of the next one is lost on every page.
+    ("_spread", "items of 0.5 to 1.5 KB, 1 KB in the mean", payloads.spread(512, 1536)),
+]
+
+
 def comparisons(bench: Bench) -> Iterator[Comparison]:
-    with bench.server.database("bytes") as database:
-        database.run("create extension pg_walinspect")
-        load = Load(database, CLIENTS, transactions=ITEMS // CLIENTS, payloads=payloads.kilobytes(1))
-        for store in STORES:
-            store.install(database)
-        turns = {store: Turns(partial(measure, store, load)) for store in STORES}
+    for suffix, items, texts in SIZES:
+        with bench.server.database(f"bytes{suffix}") as database:
+            database.run("create extension pg_walinspect")
+            load = Load(database, CLIENTS, transactions=ITEMS // CLIENTS, payloads=texts)
+            for store in STORES:
+                store.install(database)
+            turns = {store: Turns(partial(measure, store, load)) for store in STORES}
 
-        def contenders(name: str, number: Callable[[Grown], float]) -> list[Contender]:
-            return [PAYLOAD] + [Contender(store.name, turns[store].tell(name, number), ours=store.ours) for store in STORES]
+            def contenders(name: str, number: Callable[[Grown], float], turns: dict[Store, Turns[Grown]] = turns) -> list[Contender]:
+                told = [Contender(store.name, turn.tell(name, number), ours=store.ours) for store, turn in turns.items()]
+                return [PAYLOAD, *told]
 
-        yield Comparison(
-            "bytes_stored",
-            "Table and indexes, an item of 1 KB",
-            "bytes",
-            contenders("stored", lambda grown: grown.stored),
-            [Bar(store.name, PAYLOAD.name, "at most", 1.3) for store in (APPEND, GUARDED)],
-            better="lower",
-        )
-        yield Comparison(
-            "bytes_logged",
-            "WAL without full-page images, an item of 1 KB",
-            "bytes",
-            contenders("logged", lambda grown: grown.logged),
-            [Bar(store.name, PAYLOAD.name, "at most", 1.5) for store in (APPEND, GUARDED)],
-            better="lower",
-        )
+            yield Comparison(
+                f"bytes_stored{suffix}",
+                f"Table and indexes, {items}",
+                "bytes",
+                contenders("stored", lambda grown: grown.stored),
+                [Bar(store.name, PAYLOAD.name, "at most", 1.3) for store in (APPEND, GUARDED)],
+                better="lower",
+            )
+            yield Comparison(
+                f"bytes_logged{suffix}",
+                f"WAL without full-page images, {items}",
+                "bytes",
+                contenders("logged", lambda grown: grown.logged),
+                [Bar(store.name, PAYLOAD.name, "at most", 1.5) for store in (APPEND, GUARDED)],
+                better="lower",
+            )

@@ -1,4 +1,4 @@
-//! The program in README.md that checks an export without the database.
+//! The program in docs/guide.md that checks an export without the database.
 
 use std::path::Path;
 
@@ -6,13 +6,13 @@ use agent_sessions_tests::{Database, Program, Ran, setting};
 
 use super::*;
 
-/// The one block of Python in README.md that reads an export.
+/// The one block of Python in docs/guide.md that reads an export.
 fn program() -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/guide.md");
     let page = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let blocks = page.split("```python\n").skip(1).filter_map(|rest| rest.split_once("\n```")).map(|(block, _)| block);
     let found: Vec<&str> = blocks.filter(|block| block.contains("sys.stdin") && block.contains("prev_hash")).collect();
-    assert_eq!(found.len(), 1, "README.md has one program that checks an export");
+    assert_eq!(found.len(), 1, "docs/guide.md has one program that checks an export");
     found[0].to_owned() + "\n"
 }
 
