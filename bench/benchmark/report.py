@@ -64,7 +64,8 @@ def _line(cells: list[str], widths: list[int]) -> str:
 
 def _heading(facts: dict[str, Any]) -> str:
     lines = "\n".join(f"- {name}: {value}" for name, value in facts["server"].items())
-    return f"# Benchmark, PostgreSQL {facts['major']}\n\n{facts['rounds']} rounds, medians.\n\n{lines}\n\n"
+    run = f"{facts['rounds']} rounds of {facts['seconds']} s, medians; {facts['cpus']} CPUs."
+    return f"# Benchmark, PostgreSQL {facts['major']}\n\n{run}\n\n{lines}\n\n"
 
 
 def _as_json(result: Result) -> dict[str, Any]:

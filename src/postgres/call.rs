@@ -126,7 +126,7 @@ impl<'a> Call<'a> {
         // SAFETY: PostgreSQL checks that the caller takes a materialised set; the store lives as long as the query.
         unsafe {
             pg_sys::InitMaterializedSRF(self.fcinfo, flags);
-            Set { info: (*self.fcinfo).resultinfo.cast(), _call: PhantomData }
+            Set { info: (*self.fcinfo).resultinfo.cast(), values: Vec::new(), nulls: Vec::new(), _call: PhantomData }
         }
     }
 }
@@ -134,14 +134,19 @@ impl<'a> Call<'a> {
 /// The rows of a function that returns a set.
 pub struct Set<'a> {
     info: *mut pg_sys::ReturnSetInfo,
+    /// The columns of the row that is added, kept for the next one.
+    values: Vec<Datum>,
+    nulls: Vec<bool>,
     _call: PhantomData<&'a ()>,
 }
 
 impl Set<'_> {
     /// Adds a row; `columns` are of the declared types, and copied.
     pub fn put(&mut self, columns: &[Option<Datum>]) {
-        let mut values: Vec<Datum> = columns.iter().map(|column| column.unwrap_or(Datum::from(0))).collect();
-        let mut nulls: Vec<bool> = columns.iter().map(Option::is_none).collect();
+        self.values.clear();
+        self.values.extend(columns.iter().map(|column| column.unwrap_or(Datum::from(0))));
+        self.nulls.clear();
+        self.nulls.extend(columns.iter().map(Option::is_none));
         // SAFETY: the store and its descriptor were made by InitMaterializedSRF; the row has as many columns.
         unsafe {
             assert_eq!(
@@ -152,8 +157,8 @@ impl Set<'_> {
             pg_sys::tuplestore_putvalues(
                 (*self.info).setResult,
                 (*self.info).setDesc,
-                values.as_mut_ptr(),
-                nulls.as_mut_ptr(),
+                self.values.as_mut_ptr(),
+                self.nulls.as_mut_ptr(),
             );
         }
     }
