@@ -277,9 +277,8 @@ pub fn live_items(see: See, lineage: &Lineage, wanted: &Wanted, mut each: impl F
         {
             let spi = Spi::connect();
             item_table::page(table, stretch.sid, bounds, left, wanted.newest_first, see, |scan| {
-                let row = scan.row();
-                if left > 0 && !row.is_null(column::KIND) {
-                    left = if each(&spi, &Live { first: row, revision: None }) { left - 1 } else { 0 };
+                if left > 0 && !scan.prefix().is_null(column::KIND) {
+                    left = if each(&spi, &Live { first: scan.row(), revision: None }) { left - 1 } else { 0 };
                 }
                 left > 0
             });
@@ -326,7 +325,7 @@ fn page<'s>(
     if let Some(table) = lineage.table(stretch).filter(|_| wanted.has_no_label()) {
         let mut rows = Vec::new();
         item_table::page(table, stretch.sid, (after, before), limit, wanted.newest_first, see, |scan| {
-            if !scan.row().is_null(column::KIND) {
+            if !scan.prefix().is_null(column::KIND) {
                 rows.push(scan.kept(spi));
             }
             (rows.len() as i64) < limit

@@ -69,6 +69,7 @@ const TARGETS: usize = 4;
 const SHAPE: Shape = Shape {
     table: c"session_item",
     types: TYPES,
+    prefix: KIND + 1,
     indexes: &[
         Index { name: c"session_item_pkey", columns: &[SID, POSITION], is_unique: true },
         Index { name: c"session_item_id_key", columns: &[SID, ITEM_ID], is_unique: true },
@@ -108,14 +109,10 @@ pub fn open_to_insert(head: &Head) -> Option<Table> {
     Table::open(&TO_INSERT, || identity::shows(&head.tenant, &head.agent_id))
 }
 
-/// The table, where entries of that tenant and agent can be read without a statement.
-pub fn open_to_read(tenant: &str, agent_id: &str) -> Option<Table> {
-    Table::open(&TO_READ, || identity::shows(tenant, agent_id))
-}
-
-/// The table, where the owner, as whom the engine acts, can read it without a statement.
-pub fn open_as_owner() -> Option<Table> {
-    Table::open(&TO_READ, || false)
+/// The table, where it can be read without a statement. `is_shown`: whether the policies show the caller what is read; for the
+/// owner, as whom the engine acts, they do not hold.
+pub fn open_to_read(is_shown: bool) -> Option<Table> {
+    Table::open(&TO_READ, || is_shown)
 }
 
 /// The position and the digest of the last entry that a session holds.
@@ -129,14 +126,21 @@ pub fn last(table: &Table, sid: i64, see: See) -> Option<(i64, Digest)> {
         });
         last
     };
-    let slot = sid as usize % KNOWN_ENDS;
-    let (known, end) = ENDS.with_borrow(|ends| ends[slot]);
     // What was seen once may have been rolled back, or a snapshot may see less.
-    let last = (known == sid).then(|| from(end)).flatten().or_else(|| from(0));
+    let last = known_end(sid).and_then(from).or_else(|| from(0));
     if let Some((position, _)) = last {
-        ENDS.with_borrow_mut(|ends| ends[slot] = (sid, position));
+        remember_end(sid, position);
     }
     last
+}
+
+fn known_end(sid: i64) -> Option<i64> {
+    let (known, end) = ENDS.with_borrow(|ends| ends[sid as usize % KNOWN_ENDS]);
+    (known == sid).then_some(end)
+}
+
+fn remember_end(sid: i64, end: i64) {
+    ENDS.with_borrow_mut(|ends| ends[sid as usize % KNOWN_ENDS] = (sid, end));
 }
 
 /// Whether a session holds an item of that id.
@@ -153,7 +157,7 @@ pub fn has_id(table: &Table, sid: i64, item_id: &str) -> bool {
 pub fn has_change(table: &Table, sid: i64, until: i64, see: See) -> bool {
     let mut found = false;
     table.walk(TARGETS, &[Key::Is(sid)], Direction::Forward, see, |scan| {
-        found = scan.row().int8(POSITION).is_some_and(|position| position < until);
+        found = scan.prefix().int8(POSITION).is_some_and(|position| position < until);
         !found
     });
     found
@@ -188,17 +192,24 @@ pub fn page(
     mut visit: impl FnMut(&Scan) -> bool,
 ) {
     let mut goes_on = true;
+    // The end of the log, if that is what is read first.
+    let mut is_end = newest_first && before == i64::MAX;
+    let end = if is_end { known_end(sid).map_or(before, |end| end + 1) } else { before };
     let mut walk = |after: i64, before: i64| {
         let direction = if newest_first { Direction::Backward } else { Direction::Forward };
         if goes_on && after < before.saturating_sub(1) {
             table.walk(KEY, &[Key::Is(sid), Key::Above(after), Key::Below(before)], direction, see, |scan| {
+                if std::mem::take(&mut is_end)
+                    && let Some(position) = scan.prefix().int8(POSITION)
+                {
+                    remember_end(sid, position);
+                }
                 goes_on = visit(scan);
                 goes_on
             });
         }
     };
     if newest_first {
-        let end = if before < i64::MAX { before } else { last(table, sid, see).map_or(before, |(last, _)| last + 1) };
         let edge = after.max(end.saturating_sub(few).saturating_sub(1));
         walk(edge, before);
         walk(after, edge + 1);

@@ -7,6 +7,7 @@ use agent_sessions_core::digest::Digest;
 use pgrx::pg_sys::{Datum, INT8ARRAYOID, INT8OID, TEXTOID};
 
 use crate::address::{self, Address, sid_of};
+use crate::identity;
 use crate::item_table;
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::direct::Table;
@@ -134,16 +135,17 @@ impl Lineage {
 
     /// The lineage of the session at an address, if the caller may see it.
     pub fn find(spi: &Spi, see: See, address: &Address) -> Option<Lineage> {
-        let found = match session_table::open_to_read(address) {
+        let is_shown = identity::shows(&address.tenant, &address.agent_id);
+        let found = match session_table::open_to_read(is_shown) {
             Some(table) => session_table::find(&table, address, see, Origin::stored),
             None => FIND.run(spi, see, &address.parameters()).first().map(Origin::read),
         };
         let (sid, origin) = found.flatten()?;
         let mut lineage = Lineage::of(spi, see, sid, origin);
-        lineage.own_table = item_table::open_to_read(&address.tenant, &address.agent_id);
+        lineage.own_table = item_table::open_to_read(is_shown);
         if !lineage.inherited().is_empty() {
             let _owner = AsOwner::switch();
-            lineage.inherited_table = item_table::open_as_owner();
+            lineage.inherited_table = item_table::open_to_read(false);
         }
         Some(lineage)
     }
@@ -215,7 +217,7 @@ fn ancestors(spi: &Spi, see: See, sid: i64, origin: Origin) -> Vec<(i64, Origin)
         return Vec::new();
     }
     let _owner = AsOwner::switch();
-    let table = session_table::open_as_owner();
+    let table = session_table::open_to_read(false);
     seeing(see, || {
         let (mut ancestors, mut branch) = (Vec::new(), (sid, origin));
         while let (sid, Origin { branched_from: Some(source), .. }) = branch

@@ -85,6 +85,7 @@ const KEY: usize = 1;
 const SHAPE: Shape = Shape {
     table: c"session",
     types: TYPES,
+    prefix: 0,
     indexes: &[
         Index { name: c"session_key", columns: &[TENANT, SESSION_ID, AGENT_ID], is_unique: true },
         Index { name: c"session_pkey", columns: &[SID], is_unique: true },
@@ -103,14 +104,10 @@ pub fn open_to_lock(address: &Address) -> Option<Table> {
     Table::open(&TO_LOCK, || identity::shows(&address.tenant, &address.agent_id))
 }
 
-/// The table, where the session of an address can be read without a statement.
-pub fn open_to_read(address: &Address) -> Option<Table> {
-    Table::open(&TO_READ, || identity::shows(&address.tenant, &address.agent_id))
-}
-
-/// The table, where the owner, as whom the engine acts, can read it without a statement.
-pub fn open_as_owner() -> Option<Table> {
-    Table::open(&TO_READ, || false)
+/// The table, where it can be read without a statement. `is_shown`: whether the policies show the caller what is read; for the
+/// owner, as whom the engine acts, they do not hold.
+pub fn open_to_read(is_shown: bool) -> Option<Table> {
+    Table::open(&TO_READ, || is_shown)
 }
 
 /// Locks the session of that address, and reads it. `waits`: for another transaction that holds it.

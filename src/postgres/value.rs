@@ -4,15 +4,15 @@ use std::ffi::{CStr, CString};
 
 use agent_sessions_core::digest::Digest;
 use pg_sys::{Datum, Oid};
-use pgrx::{IntoDatum, pg_sys};
+use pgrx::{IntoDatum, pg_sys, varlena};
 
 /// A text-like datum (text, json) as UTF-8; the database's encoding is UTF8, or the extension could not be installed.
 ///
 /// # Safety
 /// `datum` is a varlena of that kind, in memory that outlives `'a`.
 pub unsafe fn text<'a>(datum: Datum) -> &'a str {
-    // SAFETY: by the caller's promise; detoasting allocates in the current memory context.
-    unsafe { pgrx::varlena::text_to_rust_str_unchecked(pg_sys::pg_detoast_datum_packed(datum.cast_mut_ptr())) }
+    // SAFETY: by the caller's promise.
+    unsafe { varlena::text_to_rust_str_unchecked(plain(datum)) }
 }
 
 /// A bytea datum.
@@ -21,7 +21,20 @@ pub unsafe fn text<'a>(datum: Datum) -> &'a str {
 /// As for [`text`].
 pub unsafe fn bytes<'a>(datum: Datum) -> &'a [u8] {
     // SAFETY: by the caller's promise.
-    unsafe { pgrx::varlena::varlena_to_byte_slice(pg_sys::pg_detoast_datum_packed(datum.cast_mut_ptr())) }
+    unsafe { varlena::varlena_to_byte_slice(plain(datum)) }
+}
+
+/// A varlena that is neither compressed nor elsewhere, as most are already.
+///
+/// # Safety
+/// As for [`text`].
+unsafe fn plain(datum: Datum) -> *mut pg_sys::varlena {
+    // SAFETY: by the caller's promise; detoasting allocates in the current memory context.
+    unsafe {
+        let stored = datum.cast_mut_ptr::<pg_sys::varlena>();
+        let is_short = varlena::varatt_is_1b(stored) && !varlena::varatt_is_1b_e(stored);
+        if is_short || varlena::varatt_is_4b_u(stored) { stored } else { pg_sys::pg_detoast_datum_packed(stored) }
+    }
 }
 
 /// A varlena as it is stored, header included, perhaps a pointer to its toast.

@@ -12,6 +12,8 @@ use crate::postgres::value::{self, Element};
 pub struct Shape {
     pub table: &'static CStr,
     pub types: &'static [Oid],
+    /// How many of the first columns tell whether a row is passed over.
+    pub prefix: usize,
     pub indexes: &'static [Index],
     pub policy: &'static str,
     pub purpose: Purpose,
