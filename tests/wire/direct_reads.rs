@@ -3,26 +3,17 @@
 
 use agent_sessions_tests::{Append, Connection, Database, Role, assert_sqlstate};
 
+use crate::direct_writes;
 use crate::items::Random;
 
-/// Runs a reader's call, and says how often a policy asked for the tenant: not at all, where no statement ran.
+/// How often a policy asked for the tenant: not at all, where no statement ran.
 async fn statements(connection: &Connection, call: &str) -> i64 {
-    // What earlier transactions have counted may not have been handed on yet.
-    let calls =
-        "select coalesce(sum(calls), 0)::bigint from pg_stat_xact_user_functions where funcname = 'visible_tenant'";
-    connection.begin("read committed").await;
-    let before: i64 = connection.value(calls, &[]).await;
-    connection.run(&format!("select from agent_sessions.{call}")).await;
-    let after: i64 = connection.value(calls, &[]).await;
-    connection.rollback().await;
-    after - before
+    direct_writes::calls(connection, "visible_tenant", call).await
 }
 
-async fn counted(name: &str) -> Database {
-    let db = Database::create(name).await;
-    let count =
-        "do $$ begin execute format('alter database %I set track_functions = ''all''', current_database()); end $$";
-    db.superuser().await.run(count).await;
+/// A database that counts calls, with a log of four items.
+async fn logged(name: &str) -> Database {
+    let db = direct_writes::counted(name).await;
     let writer = db.writer().await;
     writer.create_session("s").await;
     for payload in ["0", "1", "2", "3"] {
@@ -40,7 +31,7 @@ const PAGE: &str = "session_history('s', max_rows => 2, newest_first => true)";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_runs_no_statement() {
-    let db = counted("direct_reads").await;
+    let db = logged("direct_reads").await;
     let writer = db.writer().await;
     writer.branch("s", "b").await;
     writer.append("b", "4").await;
@@ -66,7 +57,7 @@ async fn a_page_runs_no_statement() {
 /// A connection that has read before learns of it with the next page, and again when it is gone.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_owner_adds_to_the_policies_holds_for_a_page() {
-    let db = counted("direct_policies").await;
+    let db = logged("direct_policies").await;
     let (owner, reader) = (db.owner().await, db.reader().await);
     assert_eq!(positions(&reader, PAGE).await, [3, 2]);
     for (add, remove, shown) in [
@@ -92,7 +83,7 @@ async fn what_the_owner_adds_to_the_policies_holds_for_a_page() {
 /// Whatever the connection has found out before.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_page_needs_what_a_select_needs() {
-    let db = counted("direct_reading_rights").await;
+    let db = logged("direct_reading_rights").await;
     let (owner, reader) = (db.owner().await, db.reader().await);
     let role = db.role_name(&Role::Reader);
     for table in ["session", "session_item"] {
@@ -113,7 +104,7 @@ async fn a_page_needs_what_a_select_needs() {
 /// Also where it says nothing of the positions that are there.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_with_a_hole_is_read_to_its_end() {
-    let db = counted("direct_holes").await;
+    let db = logged("direct_holes").await;
     let (superuser, reader) = (db.superuser().await, db.reader().await);
     let tamper = "set session_replication_role = replica;
                   delete from agent_sessions.session_item where position = 1;
@@ -130,7 +121,7 @@ async fn a_log_with_a_hole_is_read_to_its_end() {
 /// Each connection remembers where it saw a log end.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_log_is_found_after_a_rollback_and_behind_what_others_append() {
-    let db = counted("direct_ends").await;
+    let db = logged("direct_ends").await;
     let (writer, other) = (db.writer().await, db.writer().await);
     writer.begin("read committed").await;
     for position in 4..10 {
@@ -183,7 +174,7 @@ async fn with_and_without_statements_the_same_is_shown() {
     let seed = std::time::UNIX_EPOCH.elapsed().expect("a clock").as_nanos() as u64;
     println!("seed {seed}");
     let mut random = Random(seed);
-    let db = counted("direct_same").await;
+    let db = logged("direct_same").await;
     let (owner, writer, reader) = (db.owner().await, db.writer().await, db.reader().await);
     writer.create_session("s0").await;
     let mut sessions = vec!["s0".to_owned()];

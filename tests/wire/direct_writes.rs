@@ -3,21 +3,27 @@
 
 use agent_sessions_tests::{Append, Connection, Database, Error, Role, assert_sqlstate};
 
-/// Runs a call in a transaction that is rolled back, and says how often the trigger of an INSERT ran: not at all, where no
-/// statement did.
-async fn inserts(connection: &Connection, call: &str) -> i64 {
+/// Runs a call in a transaction that is rolled back, and says how often a function of the extension's ran meanwhile.
+pub async fn calls(connection: &Connection, function: &str, call: &str) -> i64 {
     // What earlier transactions have counted may not have been handed on yet.
-    let calls =
-        "select coalesce(sum(calls), 0)::bigint from pg_stat_xact_user_functions where funcname = 'on_item_insert'";
+    let counted = format!(
+        "select coalesce(sum(calls), 0)::bigint from pg_stat_xact_user_functions where funcname = '{function}'"
+    );
     connection.begin("read committed").await;
-    let before: i64 = connection.value(calls, &[]).await;
+    let before: i64 = connection.value(&counted, &[]).await;
     connection.run(&format!("select from agent_sessions.{call}")).await;
-    let after: i64 = connection.value(calls, &[]).await;
+    let after: i64 = connection.value(&counted, &[]).await;
     connection.rollback().await;
     after - before
 }
 
-async fn counted(name: &str) -> Database {
+/// How often the trigger of an INSERT ran: not at all, where no statement did.
+async fn inserts(connection: &Connection, call: &str) -> i64 {
+    calls(connection, "on_item_insert", call).await
+}
+
+/// A database that counts calls.
+pub async fn counted(name: &str) -> Database {
     let db = Database::create(name).await;
     let count =
         "do $$ begin execute format('alter database %I set track_functions = ''all''', current_database()); end $$";
