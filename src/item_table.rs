@@ -99,8 +99,8 @@ static TO_INSERT: Shape = Shape {
 const KNOWN_ENDS: usize = 1024;
 
 thread_local! {
-    /// Where logs ended when they were last read, a sid and a position each: where to look first, since an index page is read from
-    /// there: the 400 entries that a page may hold are 30 000 instructions, beside 80 000 for all else that an append does.
+    /// Where logs ended when they were last read, a sid and a position each. A look from there spares the rest of an index page: its
+    /// 400 entries are 30 000 instructions, beside 80 000 for all else that an append does.
     static ENDS: RefCell<Vec<(i64, i64)>> = RefCell::new(vec![(0, 0); KNOWN_ENDS]);
 }
 

@@ -12,10 +12,10 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use serde_json::value::RawValue;
 
-#[allow(dead_code, reason = "the core's tests use all of them")]
+#[expect(dead_code, reason = "the core's tests use all of them")]
 #[path = "../../core/tests/fuzz/cases.rs"]
 mod cases;
-#[allow(dead_code, reason = "the core's tests use all of them")]
+#[expect(dead_code, reason = "the core's tests use all of them")]
 #[path = "../../core/tests/fuzz/inputs.rs"]
 mod inputs;
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -60,9 +59,9 @@ class Size:
     def counters(self) -> tuple[int, int]:
         """Pages looked at, and bytes of WAL. A backend reports what it has looked at when it ends."""
         with self.database.connect() as superuser:
-            writers = "select count(*) from pg_stat_activity where datname = current_database() and usename = %s"
-            while superuser.execute(writers, (WRITER,)).fetchone() != (0,):
-                time.sleep(0.01)
+            # The server waits for the end of those that are ending.
+            end = "select pg_terminate_backend(pid, 10000) from pg_stat_activity where datname = current_database() and usename = %s"
+            superuser.execute(end, (WRITER,))
             counters = "select bench.pages_read(), (pg_current_wal_insert_lsn() - '0/0')::bigint"
             ((pages, wal),) = superuser.execute(counters).fetchall()
         return int(pages), int(wal)
