@@ -10,7 +10,7 @@ use pgrx::pg_sys::{Datum, INT8ARRAYOID, INT8OID};
 
 use crate::item_table::{self, column};
 use crate::lineage::{Lineage, Stretch};
-use crate::postgres::direct::{Scan, Table};
+use crate::postgres::direct::{Slot, Table};
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
 use crate::postgres::value::{Element, array};
@@ -59,7 +59,7 @@ static REVIVED: KeptPlan = KeptPlan::new(
     &[INT8OID, INT8OID, INT8OID, INT8OID],
 );
 
-/// How far apart items may stand whose changes are read in one scan.
+/// How far apart items may stand whose changes are read in one slot.
 const NEAR: i64 = 8;
 
 /// How many entries about one item are passed over before the scan begins anew behind them.
@@ -188,7 +188,7 @@ impl<'s> Changes<'s> {
         if stretch.is_inherited {
             // What an ancestor was told behind the fork may be much.
             for target in targets {
-                item_table::changes_of(table, stretch.sid, *target, stretch.until, see, |scan| self.take(spi, scan));
+                item_table::changes_of(table, stretch.sid, *target, stretch.until, see, |slot| self.take(spi, slot));
             }
             return;
         }
@@ -205,11 +205,11 @@ impl<'s> Changes<'s> {
     /// more is said than counts, and returns the position before it.
     fn read_between(&mut self, spi: &'s Spi, see: See, table: &Table, sid: i64, bounds: (i64, i64)) -> Option<i64> {
         let (mut last, mut passed, mut upto) = (None, 0, None);
-        item_table::changes_between(table, sid, bounds, see, |scan| {
-            let target = scan.row().int8(column::TARGET);
+        item_table::changes_between(table, sid, bounds, see, |slot| {
+            let target = slot.row().int8(column::TARGET);
             passed = if target == last { passed + 1 } else { 0 };
             last = target;
-            if !self.take(spi, scan) && passed > PASSED {
+            if !self.take(spi, slot) && passed > PASSED {
                 upto = target.map(|target| target - 1);
             }
             upto.is_none()
@@ -218,8 +218,8 @@ impl<'s> Changes<'s> {
     }
 
     /// Takes in an entry about an item, the newest first. `false` if the older ones do not count.
-    fn take(&mut self, spi: &'s Spi, scan: &Scan) -> bool {
-        let row = scan.row();
+    fn take(&mut self, spi: &'s Spi, slot: &Slot) -> bool {
+        let row = slot.row();
         let op = row.text(column::OP).unwrap_or_default();
         let Some((target, position)) = row.int8(column::TARGET).zip(row.int8(column::POSITION)) else { return true };
         if op == Op::RetractFrom.as_str() {
@@ -227,7 +227,7 @@ impl<'s> Changes<'s> {
         }
         let change = self.of.entry(target).or_default();
         if change.revision.is_none() && op == Op::Revise.as_str() {
-            change.revision = Revision::of(scan.kept(spi), STORED);
+            change.revision = Revision::of(slot.kept(spi), STORED);
         } else if change.revision.is_none() {
             change.retracted_at = change.retracted_at.or(Some(position));
         }

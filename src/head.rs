@@ -9,14 +9,16 @@ use agent_sessions_core::word::OnMissing;
 use pgrx::pg_sys::{Datum, INT8OID, TEXTOID};
 
 use crate::address::Address;
+use crate::hint;
 use crate::identity;
 use crate::lease;
 use crate::lineage::Origin;
+use crate::postgres::direct::{Lock, Place};
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
 use crate::postgres::value::{self, clock, text_datum};
-use crate::postgres::{nesting, raise, setting};
+use crate::postgres::{nesting, raise, transaction};
 use crate::session_table::{self, column};
 
 static LOCK: KeptPlan = KeptPlan::new(
@@ -106,6 +108,8 @@ pub struct Head {
     lease_digest: Option<Digest>,
     lease_holder: Option<String>,
     lease_expires_at: Option<i64>,
+    /// Where it was locked without a statement.
+    lock: Option<Lock>,
 }
 
 /// A session that a statement appends to and that is due to be touched, and where that statement runs.
@@ -121,9 +125,9 @@ thread_local! {
 
 /// Touches what the statement that ends has noted. What one has noted that failed is behind it, in a subtransaction that is over.
 pub fn touch_noted() {
-    let (transaction, subtransaction) = (setting::transaction(), nesting::subtransaction());
+    let (start, subtransaction) = (transaction::start(), nesting::subtransaction());
     let mut noted = NOTED.take();
-    noted.retain(|noted| noted.transaction == transaction && noted.subtransaction <= subtransaction);
+    noted.retain(|noted| noted.transaction == start && noted.subtransaction <= subtransaction);
     let (here, outside): (Vec<Noted>, _) = noted.into_iter().partition(|noted| noted.subtransaction == subtransaction);
     NOTED.set(outside);
     if !here.is_empty() {
@@ -229,8 +233,8 @@ impl Head {
     }
 
     /// Reads a row of the table.
-    fn stored(row: Row) -> Option<Head> {
-        Head::of(row, STORED)
+    fn stored(row: Row, lock: Lock) -> Option<Head> {
+        Head::of(row, STORED).map(|head| Head { lock: Some(lock), ..head })
     }
 
     /// Reads a row of a statement that locks.
@@ -253,7 +257,20 @@ impl Head {
                 fork_position: row.int8(fork),
                 base_position: row.int8(base)?,
             },
+            lock: None,
         })
+    }
+
+    /// The position of the last entry, and its row's place, if this backend has written it and nobody has come after it: whoever
+    /// writes locks the session first.
+    pub fn take_written(&self) -> Option<(i64, Place)> {
+        hint::take_written(self.sid, self.lock)
+    }
+
+    pub fn remember_written(&self, position: i64, place: Place) {
+        if let Some(lock) = self.lock {
+            hint::remember_written(self.sid, position, place, lock);
+        }
     }
 
     /// SE008 or SE009 unless a write may pass now that brings `lease`, or else an entry in the setting.
@@ -297,7 +314,7 @@ impl Head {
     pub fn note_activity(&self) {
         if self.is_due() {
             let noted =
-                Noted { transaction: setting::transaction(), subtransaction: nesting::subtransaction(), sid: self.sid };
+                Noted { transaction: transaction::start(), subtransaction: nesting::subtransaction(), sid: self.sid };
             NOTED.with_borrow_mut(|all| all.push(noted));
         }
     }

@@ -276,9 +276,9 @@ pub fn live_items(see: See, lineage: &Lineage, wanted: &Wanted, mut each: impl F
             && let Some(bounds) = stretch.between(after, before)
         {
             let spi = Spi::connect();
-            item_table::page(table, stretch.sid, bounds, left, wanted.newest_first, see, |scan| {
-                if left > 0 && !scan.prefix().is_null(column::KIND) {
-                    left = if each(&spi, &Live { first: scan.row(), revision: None }) { left - 1 } else { 0 };
+            item_table::page(table, stretch.sid, bounds, left, wanted.newest_first, see, |slot| {
+                if left > 0 && !slot.prefix().is_null(column::KIND) {
+                    left = if each(&spi, &Live { first: slot.row(), revision: None }) { left - 1 } else { 0 };
                 }
                 left > 0
             });
@@ -324,9 +324,9 @@ fn page<'s>(
 ) -> Vec<Row<'s>> {
     if let Some(table) = lineage.table(stretch).filter(|_| wanted.has_no_label()) {
         let mut rows = Vec::new();
-        item_table::page(table, stretch.sid, (after, before), limit, wanted.newest_first, see, |scan| {
-            if !scan.prefix().is_null(column::KIND) {
-                rows.push(scan.kept(spi));
+        item_table::page(table, stretch.sid, (after, before), limit, wanted.newest_first, see, |slot| {
+            if !slot.prefix().is_null(column::KIND) {
+                rows.push(slot.kept(spi));
             }
             (rows.len() as i64) < limit
         });
@@ -493,8 +493,8 @@ pub fn session_log(call: &mut Call) -> Returns {
         {
             let spi = Spi::connect();
             if let Some(table) = lineage.table(&stretch) {
-                item_table::page(table, stretch.sid, (from, until), left, newest_first, See::Caller, |scan| {
-                    set.put(&entry_columns(scan.row()));
+                item_table::page(table, stretch.sid, (from, until), left, newest_first, See::Caller, |slot| {
+                    set.put(&entry_columns(slot.row()));
                     left -= 1;
                     left > 0
                 });

@@ -1,15 +1,15 @@
 //! The table `session_item` as it was installed, and a row of it.
 
-use std::cell::RefCell;
-
 use agent_sessions_core::digest::Digest;
 use pgrx::pg_sys::Datum;
 
 use crate::draft::Draft;
 use crate::head::Head;
+use crate::hint;
 use crate::identity;
-use crate::postgres::direct::{Direction, Index, Key, Purpose, Scan, Shape, Table};
+use crate::postgres::direct::{Direction, Index, Key, Place, Purpose, Shape, Slot, Table};
 use crate::postgres::plan::See;
+use crate::postgres::rows::Row;
 use crate::postgres::trigger::Tuple;
 use crate::postgres::value::{self, text_datum};
 
@@ -95,15 +95,6 @@ static TO_INSERT: Shape = Shape {
     ..SHAPE
 };
 
-/// How many logs a backend knows the end of.
-const KNOWN_ENDS: usize = 1024;
-
-thread_local! {
-    /// Where logs ended when they were last read, a sid and a position each. A look from there spares the rest of an index page: its
-    /// 400 entries are 30 000 instructions, beside 80 000 for all else that an append does.
-    static ENDS: RefCell<Vec<(i64, i64)>> = RefCell::new(vec![(0, 0); KNOWN_ENDS]);
-}
-
 /// The table, where the log of that head can be written and read without a statement.
 pub fn open_to_insert(head: &Head) -> Option<Table> {
     Table::open(&TO_INSERT, || identity::shows(&head.tenant, &head.agent_id))
@@ -115,32 +106,33 @@ pub fn open_to_read(is_shown: bool) -> Option<Table> {
     Table::open(&TO_READ, || is_shown)
 }
 
-/// The position and the digest of the last entry that a session holds.
+/// The position and the digest of the last entry that a session holds. Looked for from where it was last: that spares the rest of an
+/// index page, whose 400 entries are 30 000 instructions.
 pub fn last(table: &Table, sid: i64, see: See) -> Option<(i64, Digest)> {
     let from = |end: i64| {
         let mut last = None;
-        table.walk(KEY, &[Key::Is(sid), Key::Above(end - 1)], Direction::Backward, see, |scan| {
-            let row = scan.row();
+        table.walk(KEY, &[Key::Is(sid), Key::Above(end - 1)], Direction::Backward, see, |slot| {
+            let row = slot.row();
             last = row.int8(POSITION).zip(row.bytes(DIGEST).and_then(value::digest));
             false
         });
         last
     };
     // What was seen once may have been rolled back, or a snapshot may see less.
-    let last = known_end(sid).and_then(from).or_else(|| from(0));
+    let last = hint::end(sid).and_then(from).or_else(|| from(0));
     if let Some((position, _)) = last {
-        remember_end(sid, position);
+        hint::remember_end(sid, position);
     }
     last
 }
 
-fn known_end(sid: i64) -> Option<i64> {
-    let (known, end) = ENDS.with_borrow(|ends| ends[sid as usize % KNOWN_ENDS]);
-    (known == sid).then_some(end)
-}
-
-fn remember_end(sid: i64, end: i64) {
-    ENDS.with_borrow_mut(|ends| ends[sid as usize % KNOWN_ENDS] = (sid, end));
+/// The entry that was written at a place, its position and digest, if it has stayed.
+pub fn written(table: &Table, sid: i64, position: i64, place: Place) -> Option<(i64, Digest)> {
+    let is_it = |row: Row| row.int8(SID) == Some(sid) && row.int8(POSITION) == Some(position);
+    table
+        .read_living_at(place, is_it, |row| row.bytes(DIGEST).and_then(value::digest))
+        .flatten()
+        .map(|digest| (position, digest))
 }
 
 /// Whether a session holds an item of that id.
@@ -156,15 +148,15 @@ pub fn has_id(table: &Table, sid: i64, item_id: &str) -> bool {
 /// Whether a session holds, before `until`, an entry about an earlier one.
 pub fn has_change(table: &Table, sid: i64, until: i64, see: See) -> bool {
     let mut found = false;
-    table.walk(TARGETS, &[Key::Is(sid)], Direction::Forward, see, |scan| {
-        found = scan.prefix().int8(POSITION).is_some_and(|position| position < until);
+    table.walk(TARGETS, &[Key::Is(sid)], Direction::Forward, see, |slot| {
+        found = slot.prefix().int8(POSITION).is_some_and(|position| position < until);
         !found
     });
     found
 }
 
 /// Hands the entries about an item that a session holds before `until` to `visit`, the newest first, until it returns false.
-pub fn changes_of(table: &Table, sid: i64, target: i64, until: i64, see: See, visit: impl FnMut(&Scan) -> bool) {
+pub fn changes_of(table: &Table, sid: i64, target: i64, until: i64, see: See, visit: impl FnMut(&Slot) -> bool) {
     table.walk(TARGETS, &[Key::Is(sid), Key::Is(target), Key::Below(until)], Direction::Backward, see, visit);
 }
 
@@ -174,7 +166,7 @@ pub fn changes_between(
     sid: i64,
     (lowest, highest): (i64, i64),
     see: See,
-    visit: impl FnMut(&Scan) -> bool,
+    visit: impl FnMut(&Slot) -> bool,
 ) {
     let keys = [Key::Is(sid), Key::Above(lowest - 1), Key::Below(highest + 1)];
     table.walk(TARGETS, &keys, Direction::Backward, see, visit);
@@ -189,22 +181,22 @@ pub fn page(
     few: i64,
     newest_first: bool,
     see: See,
-    mut visit: impl FnMut(&Scan) -> bool,
+    mut visit: impl FnMut(&Slot) -> bool,
 ) {
     let mut goes_on = true;
     // The end of the log, if that is what is read first.
     let mut is_end = newest_first && before == i64::MAX;
-    let end = if is_end { known_end(sid).map_or(before, |end| end + 1) } else { before };
+    let end = if is_end { hint::end(sid).map_or(before, |end| end + 1) } else { before };
     let mut walk = |after: i64, before: i64| {
         let direction = if newest_first { Direction::Backward } else { Direction::Forward };
         if goes_on && after < before.saturating_sub(1) {
-            table.walk(KEY, &[Key::Is(sid), Key::Above(after), Key::Below(before)], direction, see, |scan| {
+            table.walk(KEY, &[Key::Is(sid), Key::Above(after), Key::Below(before)], direction, see, |slot| {
                 if std::mem::take(&mut is_end)
-                    && let Some(position) = scan.prefix().int8(POSITION)
+                    && let Some(position) = slot.prefix().int8(POSITION)
                 {
-                    remember_end(sid, position);
+                    hint::remember_end(sid, position);
                 }
-                goes_on = visit(scan);
+                goes_on = visit(slot);
                 goes_on
             });
         }

@@ -24,6 +24,7 @@ mod family;
 mod flatten;
 mod handoff;
 mod head;
+mod hint;
 mod history;
 mod identity;
 mod import;

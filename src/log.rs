@@ -11,6 +11,7 @@ use crate::address::Address;
 use crate::draft::Draft;
 use crate::handoff::{Handoff, Offer};
 use crate::head::{Base, Head};
+use crate::hint;
 use crate::item_rule;
 use crate::item_table::{self, column};
 use crate::lease::Given;
@@ -148,9 +149,10 @@ impl<'s> Log<'s> {
             pgrx::check_for_interrupts!();
             let mut row = item_table::row(self.sid(), draft);
             let digest = item_rule::link(&mut row, tenant, agent_id, tail).expect("nothing is given that could differ");
-            table.insert(&mut row, |index| item_table::is_in(index, draft));
+            let place = table.insert(&mut row, |index| item_table::is_in(index, draft));
             let [digest_datum, created_at] = [column::DIGEST, column::CREATED_AT].map(|column| row.datum(column));
             written.push(Written { position: tail.next_position, digest: digest_datum, created_at });
+            self.head.remember_written(tail.next_position, place);
             tail = tail.after(digest);
         }
         direct::finish();
@@ -158,6 +160,7 @@ impl<'s> Log<'s> {
     }
 
     fn write_by_statement(&self, drafts: &[Draft], lease: Option<&str>) -> Vec<Written> {
+        hint::forget_written(self.sid());
         let _lease = Given::to_triggers(lease);
         let offer = Offer::make(Handoff {
             sid: self.sid(),

@@ -1,8 +1,9 @@
 //! The table `session` as it was installed, and how its rows are read and locked without a statement.
 
 use crate::address::Address;
+use crate::hint;
 use crate::identity;
-use crate::postgres::direct::{Direction, Index, Key, Purpose, Shape, Table};
+use crate::postgres::direct::{Direction, Index, Key, Lock, Purpose, Shape, Slot, Table};
 use crate::postgres::plan::See;
 use crate::postgres::rows::Row;
 
@@ -111,15 +112,30 @@ pub fn open_to_read(is_shown: bool) -> Option<Table> {
 }
 
 /// Locks the session of that address, and reads it. `waits`: for another transaction that holds it.
-pub fn lock<T>(table: &Table, address: &Address, waits: bool, read: impl FnOnce(Row) -> T) -> Option<T> {
-    table.lock(NAME, &keys(address), waits, is_there, read)
+pub fn lock<T>(table: &Table, address: &Address, waits: bool, read: impl Fn(Row, Lock) -> T) -> Option<T> {
+    let read = |row: Row, lock: Lock| {
+        hint::remember_place(address, lock.place);
+        read(row, lock)
+    };
+    hint::place(address)
+        .and_then(|place| table.lock_at(place, waits, |row| is_of(row, address), read))
+        .unwrap_or_else(|| table.lock(NAME, &keys(address), waits, is_there, read))
 }
 
 /// Reads the session of that address.
 pub fn find<T>(table: &Table, address: &Address, see: See, read: impl Fn(Row) -> T) -> Option<T> {
+    let read = |slot: &Slot| {
+        hint::remember_place(address, slot.place());
+        read(slot.row())
+    };
+    if let Some(place) = hint::place(address)
+        && let Some(found) = table.read_at(place, see, |row| is_of(row, address), read)
+    {
+        return Some(found);
+    }
     let mut found = None;
-    table.walk(NAME, &keys(address), Direction::Forward, see, |scan| {
-        found = is_there(scan.row()).then(|| read(scan.row()));
+    table.walk(NAME, &keys(address), Direction::Forward, see, |slot| {
+        found = is_there(slot.row()).then(|| read(slot));
         found.is_none()
     });
     found
@@ -128,8 +144,8 @@ pub fn find<T>(table: &Table, address: &Address, see: See, read: impl Fn(Row) ->
 /// Reads the session of that sid, hidden or not.
 pub fn of_sid<T>(table: &Table, sid: i64, see: See, read: impl Fn(Row) -> T) -> Option<T> {
     let mut found = None;
-    table.walk(KEY, &[Key::Is(sid)], Direction::Forward, see, |scan| {
-        found = Some(read(scan.row()));
+    table.walk(KEY, &[Key::Is(sid)], Direction::Forward, see, |slot| {
+        found = Some(read(slot.row()));
         false
     });
     found
@@ -138,6 +154,15 @@ pub fn of_sid<T>(table: &Table, sid: i64, see: See, read: impl Fn(Row) -> T) -> 
 /// Of a name there are hidden sessions, and versions from before one was hidden.
 fn is_there(row: Row) -> bool {
     row.is_null(DELETED_AT)
+}
+
+/// Whether it is the session of that address: two that are there have no name in common.
+fn is_of(row: Row, address: &Address) -> bool {
+    let is = |column, text: &str| row.text(column) == Some(text);
+    is_there(row)
+        && is(SESSION_ID, &address.session_id)
+        && is(TENANT, &address.tenant)
+        && is(AGENT_ID, &address.agent_id)
 }
 
 fn keys(address: &Address) -> [Key; 3] {

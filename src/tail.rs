@@ -28,8 +28,13 @@ impl Tail {
     /// 40001 if the transaction has one snapshot and that does not see the tail. A head that others have only locked raises
     /// nothing by itself, so the tail is read as it is committed, and compared with what the snapshot shows.
     pub fn of(spi: &Spi, head: &Head, table: Option<&Table>) -> Option<Tail> {
+        let written = head.take_written();
         if !one_snapshot() {
-            return Tail::read(spi, See::Now, head, table);
+            return table
+                .zip(written)
+                .and_then(|(table, (position, place))| item_table::written(table, head.sid, position, place))
+                .map(|(position, previous)| Tail { next_position: position + 1, previous })
+                .or_else(|| Tail::read(spi, See::Now, head, table));
         }
         let latest = Tail::read(spi, See::Latest, head, table);
         let seen = Tail::read(spi, See::Now, head, table);

@@ -5,9 +5,11 @@
 //! constraint, a column, a policy) is a statement's to obey, and so is what has to fail.
 
 mod found;
+mod place;
 mod relation;
 mod scan;
 mod shape;
+mod slot;
 
 use std::cell::OnceCell;
 use std::ffi::c_int;
@@ -16,14 +18,17 @@ use pg_sys::{Datum, Oid};
 use pgrx::pg_sys;
 
 pub use found::watch;
-pub use scan::{Direction, Key, Scan};
+pub use place::Place;
+pub use scan::{Direction, Key};
 pub use shape::{Index, Purpose, Shape};
+pub use slot::{Lock, Slot};
 
 use super::catalog;
 use super::plan::{See, seeing};
 use super::rows::Row;
 use super::trigger::Tuple;
 use relation::Open;
+use scan::Scan;
 
 /// A table whose rows may be read, locked or written without a statement.
 pub struct Table {
@@ -61,8 +66,8 @@ impl Table {
         self.open_indexes[index].get_or_init(|| Open::index(self.indexes[index], self.shape.purpose.lock_mode())).0
     }
 
-    /// Writes a row of the shape's columns. `wanted` says which of the shape's indexes it belongs into.
-    pub fn insert(&self, row: &mut Tuple, wanted: impl Fn(usize) -> bool) {
+    /// Writes a row of the shape's columns, and says where. `wanted` says which of the shape's indexes it belongs into.
+    pub fn insert(&self, row: &mut Tuple, wanted: impl Fn(usize) -> bool) -> Place {
         let (values, nulls) = row.parts();
         assert_eq!(values.len(), self.shape.types.len(), "a row of {:?}", self.shape.table);
         // SAFETY: the values are of the table's columns, whose types were compared; the tuple outlives its index entries.
@@ -79,7 +84,8 @@ impl Table {
                 } else {
                     pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
                 };
-                let info = pg_sys::BuildIndexInfo(relation);
+                // Only expressions and other access methods ask for it.
+                let info = std::ptr::null_mut();
                 let place = &mut (*tuple).t_self;
                 pg_sys::index_insert(
                     relation,
@@ -92,6 +98,7 @@ impl Table {
                     info,
                 );
             }
+            Place::of(table, (*tuple).t_self)
         }
     }
 
@@ -102,14 +109,30 @@ impl Table {
         keys: &[Key],
         direction: Direction,
         see: See,
-        mut visit: impl FnMut(&Scan) -> bool,
+        mut visit: impl FnMut(&Slot) -> bool,
     ) {
         seeing(see, || {
             let mut scan = Scan::begin(self, index, keys);
-            while scan.next(direction) && visit(&scan) {
+            while scan.next(direction) && visit(&scan.slot) {
                 pgrx::check_for_interrupts!();
             }
         });
+    }
+
+    /// Reads the row at a place, if one is seen there and it `is_meant`.
+    pub fn read_at<T>(
+        &self,
+        place: Place,
+        see: See,
+        is_meant: impl Fn(Row) -> bool,
+        read: impl FnOnce(&Slot) -> T,
+    ) -> Option<T> {
+        seeing(see, || {
+            let mut slot = Slot::of(self);
+            // SAFETY: the active snapshot is valid.
+            let is_there = unsafe { slot.stand(place, pg_sys::GetActiveSnapshot()) };
+            (is_there && is_meant(slot.row())).then(|| read(&slot))
+        })
     }
 
     /// Locks the row that an index has for `keys` and that `is_meant`, against other writers, and reads it. `None` if there is none,
@@ -121,19 +144,62 @@ impl Table {
         keys: &[Key],
         waits: bool,
         is_meant: impl Fn(Row) -> bool,
-        read: impl FnOnce(Row) -> T,
+        read: impl FnOnce(Row, Lock) -> T,
     ) -> Option<T> {
         seeing(See::Now, || {
             let mut scan = Scan::begin(self, index, keys);
             while scan.next(Direction::Forward) {
-                if is_meant(scan.row()) {
-                    let is_locked = scan.lock(waits) && is_meant(scan.row());
-                    return is_locked.then(|| read(scan.row()));
+                if is_meant(scan.slot.row()) {
+                    return lock_meant(&mut scan.slot, waits, is_meant, read);
                 }
             }
             None
         })
     }
+
+    /// The same for the row at a place; `None` if the row there is not the one, so that it has to be looked for.
+    pub fn lock_at<T>(
+        &self,
+        place: Place,
+        waits: bool,
+        is_meant: impl Fn(Row) -> bool,
+        read: impl FnOnce(Row, Lock) -> T,
+    ) -> Option<Option<T>> {
+        // What there is to see of a transaction that has one snapshot is a matter of that.
+        let mut slot = if catalog::one_snapshot() { None } else { self.living_at(place) }?;
+        is_meant(slot.row()).then(|| lock_meant(&mut slot, waits, is_meant, read))
+    }
+
+    /// Reads the row at a place that is committed or our own, and not superseded, if it `is_meant`.
+    pub fn read_living_at<T>(
+        &self,
+        place: Place,
+        is_meant: impl Fn(Row) -> bool,
+        read: impl FnOnce(Row) -> T,
+    ) -> Option<T> {
+        let slot = self.living_at(place)?;
+        is_meant(slot.row()).then(|| read(slot.row()))
+    }
+
+    fn living_at(&self, place: Place) -> Option<Slot<'_>> {
+        let mut slot = Slot::of(self);
+        // SAFETY: the snapshot is static. What the command has written so far is to be locked as well.
+        let is_there = unsafe {
+            pg_sys::CommandCounterIncrement();
+            slot.stand(place, &raw mut pg_sys::SnapshotSelfData)
+        };
+        is_there.then_some(slot)
+    }
+}
+
+fn lock_meant<T>(
+    slot: &mut Slot,
+    waits: bool,
+    is_meant: impl Fn(Row) -> bool,
+    read: impl FnOnce(Row, Lock) -> T,
+) -> Option<T> {
+    let lock = slot.lock(waits)?;
+    is_meant(slot.row()).then(|| read(slot.row(), lock))
 }
 
 /// Whether somebody's hook is to see the statements: their policies, or what they may read and write.

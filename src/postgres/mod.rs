@@ -16,6 +16,7 @@ pub mod planner;
 pub mod raise;
 pub mod rows;
 pub mod setting;
+pub mod transaction;
 pub mod trigger;
 pub mod value;
 pub mod wait;

@@ -6,6 +6,8 @@ use std::ffi::{CStr, CString};
 use agent_sessions_core::limit;
 use pgrx::{GucContext, GucFlags, GucRegistry, GucSetting, PostgresGucEnum, pg_sys};
 
+use super::transaction;
+
 static TENANT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 static AGENT: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
 static ACTOR: GucSetting<Option<CString>> = GucSetting::<Option<CString>>::new(Some(c""));
@@ -149,13 +151,13 @@ pub fn committing_asynchronously<T>(write: impl FnOnce() -> T) -> T {
     let is_alone = is_first || RELAXED.get().is_some_and(is_all_there_is);
     let written = write();
     if is_alone {
-        RELAXED.set(Some(Relaxed { transaction: transaction(), wal_end: wal_end() }));
+        RELAXED.set(Some(Relaxed { transaction: transaction::start(), wal_end: wal_end() }));
     }
     written
 }
 
 fn is_all_there_is(relaxed: Relaxed) -> bool {
-    relaxed.transaction == transaction() && relaxed.wal_end == wal_end()
+    relaxed.transaction == transaction::start() && relaxed.wal_end == wal_end()
 }
 
 /// The end of what the transaction has written.
@@ -180,12 +182,6 @@ pub fn restoring<T>(read: impl FnOnce() -> T) -> T {
         pg_sys::AtEOXact_GUC(false, level);
         result
     }
-}
-
-/// The transaction's start, which no two transactions of a backend share.
-pub fn transaction() -> i64 {
-    // SAFETY: reads the state of the transaction.
-    unsafe { pg_sys::GetCurrentTransactionStartTimestamp() }
 }
 
 fn commits_asynchronously() -> bool {

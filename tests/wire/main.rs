@@ -34,6 +34,7 @@ mod held_snapshot;
 mod hiding;
 mod hiding_races;
 mod hijack;
+mod hints;
 mod in_backend;
 mod install;
 mod interrupts;
