@@ -9,7 +9,6 @@ use crate::hint;
 use crate::identity;
 use crate::postgres::direct::{Direction, Index, Key, Place, Purpose, Shape, Slot, Table};
 use crate::postgres::plan::See;
-use crate::postgres::rows::Row;
 use crate::postgres::trigger::Tuple;
 use crate::postgres::value::{self, text_datum};
 
@@ -128,7 +127,7 @@ pub fn last(table: &Table, sid: i64, see: See) -> Option<(i64, Digest)> {
 
 /// The entry that was written at a place, its position and digest, if it has stayed.
 pub fn written(table: &Table, sid: i64, position: i64, place: Place) -> Option<(i64, Digest)> {
-    let is_it = |row: Row| row.int8(SID) == Some(sid) && row.int8(POSITION) == Some(position);
+    let is_it = |slot: &Slot| slot.prefix().int8(SID) == Some(sid) && slot.prefix().int8(POSITION) == Some(position);
     table
         .read_living_at(place, is_it, |row| row.bytes(DIGEST).and_then(value::digest))
         .flatten()

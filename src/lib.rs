@@ -55,6 +55,7 @@ mod pgrx_tests;
 pub extern "C-unwind" fn _PG_init() {
     postgres::setting::define();
     postgres::planner::hook();
+    postgres::catalog::watch();
     postgres::direct::watch();
     identity::watch_bindings();
 }

@@ -86,7 +86,7 @@ const KEY: usize = 1;
 const SHAPE: Shape = Shape {
     table: c"session",
     types: TYPES,
-    prefix: 0,
+    prefix: SESSION_ID + 1,
     indexes: &[
         Index { name: c"session_key", columns: &[TENANT, SESSION_ID, AGENT_ID], is_unique: true },
         Index { name: c"session_pkey", columns: &[SID], is_unique: true },
@@ -113,29 +113,33 @@ pub fn open_to_read(is_shown: bool) -> Option<Table> {
 
 /// Locks the session of that address, and reads it. `waits`: for another transaction that holds it.
 pub fn lock<T>(table: &Table, address: &Address, waits: bool, read: impl Fn(Row, Lock) -> T) -> Option<T> {
+    let known = hint::place(address);
     let read = |row: Row, lock: Lock| {
-        hint::remember_place(address, lock.place);
+        if known != Some(lock.place) {
+            hint::remember_place(address, lock.place);
+        }
         read(row, lock)
     };
-    hint::place(address)
-        .and_then(|place| table.lock_at(place, waits, |row| is_of(row, address), read))
+    known
+        .and_then(|place| table.lock_at(place, waits, |slot| is_of(slot, address), read))
         .unwrap_or_else(|| table.lock(NAME, &keys(address), waits, is_there, read))
 }
 
 /// Reads the session of that address.
 pub fn find<T>(table: &Table, address: &Address, see: See, read: impl Fn(Row) -> T) -> Option<T> {
+    let known = hint::place(address);
     let read = |slot: &Slot| {
-        hint::remember_place(address, slot.place());
+        if known != Some(slot.place()) {
+            hint::remember_place(address, slot.place());
+        }
         read(slot.row())
     };
-    if let Some(place) = hint::place(address)
-        && let Some(found) = table.read_at(place, see, |row| is_of(row, address), read)
-    {
+    if let Some(found) = known.and_then(|place| table.read_at(place, see, |slot| is_of(slot, address), read)) {
         return Some(found);
     }
     let mut found = None;
     table.walk(NAME, &keys(address), Direction::Forward, see, |slot| {
-        found = is_there(slot.row()).then(|| read(slot));
+        found = is_there(slot).then(|| read(slot));
         found.is_none()
     });
     found
@@ -152,17 +156,18 @@ pub fn of_sid<T>(table: &Table, sid: i64, see: See, read: impl Fn(Row) -> T) -> 
 }
 
 /// Of a name there are hidden sessions, and versions from before one was hidden.
-fn is_there(row: Row) -> bool {
-    row.is_null(DELETED_AT)
+fn is_there(slot: &Slot) -> bool {
+    slot.is_null(DELETED_AT)
 }
 
 /// Whether it is the session of that address: two that are there have no name in common.
-fn is_of(row: Row, address: &Address) -> bool {
-    let is = |column, text: &str| row.text(column) == Some(text);
-    is_there(row)
-        && is(SESSION_ID, &address.session_id)
+fn is_of(slot: &Slot, address: &Address) -> bool {
+    let name = slot.prefix();
+    let is = |column, text: &str| name.text(column) == Some(text);
+    is(SESSION_ID, &address.session_id)
         && is(TENANT, &address.tenant)
         && is(AGENT_ID, &address.agent_id)
+        && is_there(slot)
 }
 
 fn keys(address: &Address) -> [Key; 3] {

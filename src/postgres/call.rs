@@ -143,10 +143,12 @@ pub struct Set<'a> {
 impl Set<'_> {
     /// Adds a row; `columns` are of the declared types, and copied.
     pub fn put(&mut self, columns: &[Option<Datum>]) {
-        self.values.clear();
-        self.values.extend(columns.iter().map(|column| column.unwrap_or(Datum::from(0))));
-        self.nulls.clear();
-        self.nulls.extend(columns.iter().map(Option::is_none));
+        self.values.resize(columns.len(), Datum::from(0));
+        self.nulls.resize(columns.len(), true);
+        for ((column, value), null) in columns.iter().zip(&mut self.values).zip(&mut self.nulls) {
+            *value = column.unwrap_or(Datum::from(0));
+            *null = column.is_none();
+        }
         // SAFETY: the store and its descriptor were made by InitMaterializedSRF; the row has as many columns.
         unsafe {
             assert_eq!(

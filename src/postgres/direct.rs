@@ -13,6 +13,7 @@ mod slot;
 
 use std::cell::OnceCell;
 use std::ffi::c_int;
+use std::rc::Rc;
 
 use pg_sys::{Datum, Oid};
 use pgrx::pg_sys;
@@ -27,6 +28,7 @@ use super::catalog;
 use super::plan::{See, seeing};
 use super::rows::Row;
 use super::trigger::Tuple;
+use super::unguarded::{self, guarded};
 use relation::Open;
 use scan::Scan;
 
@@ -34,7 +36,7 @@ use scan::Scan;
 pub struct Table {
     shape: &'static Shape,
     relation: Open,
-    indexes: Vec<Oid>,
+    indexes: Rc<[Oid]>,
     /// Opened by their first use.
     open_indexes: Vec<OnceCell<Open>>,
 }
@@ -70,35 +72,33 @@ impl Table {
     pub fn insert(&self, row: &mut Tuple, wanted: impl Fn(usize) -> bool) -> Place {
         let (values, nulls) = row.parts();
         assert_eq!(values.len(), self.shape.types.len(), "a row of {:?}", self.shape.table);
+        let entry = |(n, index): (usize, &Index)| Entry {
+            index: self.index(n),
+            check: match index.is_unique {
+                true => pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES,
+                false => pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO,
+            },
+            values: index.columns.iter().map(|column| values[*column]).collect(),
+            nulls: index.columns.iter().map(|column| nulls[*column]).collect(),
+        };
+        let mut entries: Vec<Entry> =
+            self.shape.indexes.iter().enumerate().filter(|(n, _)| wanted(*n)).map(entry).collect();
+        let (table, entries) = (self.relation.0, entries.as_mut_slice());
         // SAFETY: the values are of the table's columns, whose types were compared; the tuple outlives its index entries.
         unsafe {
-            let table = self.relation.0;
-            let tuple = pg_sys::heap_form_tuple((*table).rd_att, values.as_mut_ptr(), nulls.as_mut_ptr());
-            pg_sys::simple_heap_insert(table, tuple);
-            for (n, index) in self.shape.indexes.iter().enumerate().filter(|(n, _)| wanted(*n)) {
-                let relation = self.index(n);
-                let mut keys: Vec<Datum> = index.columns.iter().map(|column| values[*column]).collect();
-                let mut are_null: Vec<bool> = index.columns.iter().map(|column| nulls[*column]).collect();
-                let check = if index.is_unique {
-                    pg_sys::IndexUniqueCheck::UNIQUE_CHECK_YES
-                } else {
-                    pg_sys::IndexUniqueCheck::UNIQUE_CHECK_NO
-                };
-                // Only expressions and other access methods ask for it.
-                let info = std::ptr::null_mut();
-                let place = &mut (*tuple).t_self;
-                pg_sys::index_insert(
-                    relation,
-                    keys.as_mut_ptr(),
-                    are_null.as_mut_ptr(),
-                    place,
-                    table,
-                    check,
-                    false,
-                    info,
-                );
-            }
-            Place::of(table, (*tuple).t_self)
+            let tid = guarded(|| {
+                let tuple = unguarded::heap_form_tuple((*table).rd_att, values.as_mut_ptr(), nulls.as_mut_ptr());
+                unguarded::simple_heap_insert(table, tuple);
+                let tid = &raw mut (*tuple).t_self;
+                for entry in entries {
+                    let (values, nulls) = (entry.values.as_mut_ptr(), entry.nulls.as_mut_ptr());
+                    // Only expressions and other access methods ask for it.
+                    let info = std::ptr::null_mut();
+                    unguarded::index_insert(entry.index, values, nulls, tid, table, entry.check, false, info);
+                }
+                *tid
+            });
+            Place::of(table, tid)
         }
     }
 
@@ -124,14 +124,14 @@ impl Table {
         &self,
         place: Place,
         see: See,
-        is_meant: impl Fn(Row) -> bool,
+        is_meant: impl Fn(&Slot) -> bool,
         read: impl FnOnce(&Slot) -> T,
     ) -> Option<T> {
         seeing(see, || {
             let mut slot = Slot::of(self);
             // SAFETY: the active snapshot is valid.
             let is_there = unsafe { slot.stand(place, pg_sys::GetActiveSnapshot()) };
-            (is_there && is_meant(slot.row())).then(|| read(&slot))
+            (is_there && is_meant(&slot)).then(|| read(&slot))
         })
     }
 
@@ -143,13 +143,13 @@ impl Table {
         index: usize,
         keys: &[Key],
         waits: bool,
-        is_meant: impl Fn(Row) -> bool,
+        is_meant: impl Fn(&Slot) -> bool,
         read: impl FnOnce(Row, Lock) -> T,
     ) -> Option<T> {
         seeing(See::Now, || {
             let mut scan = Scan::begin(self, index, keys);
             while scan.next(Direction::Forward) {
-                if is_meant(scan.slot.row()) {
+                if is_meant(&scan.slot) {
                     return lock_meant(&mut scan.slot, waits, is_meant, read);
                 }
             }
@@ -162,23 +162,23 @@ impl Table {
         &self,
         place: Place,
         waits: bool,
-        is_meant: impl Fn(Row) -> bool,
+        is_meant: impl Fn(&Slot) -> bool,
         read: impl FnOnce(Row, Lock) -> T,
     ) -> Option<Option<T>> {
         // What there is to see of a transaction that has one snapshot is a matter of that.
         let mut slot = if catalog::one_snapshot() { None } else { self.living_at(place) }?;
-        is_meant(slot.row()).then(|| lock_meant(&mut slot, waits, is_meant, read))
+        is_meant(&slot).then(|| lock_meant(&mut slot, waits, is_meant, read))
     }
 
     /// Reads the row at a place that is committed or our own, and not superseded, if it `is_meant`.
     pub fn read_living_at<T>(
         &self,
         place: Place,
-        is_meant: impl Fn(Row) -> bool,
+        is_meant: impl Fn(&Slot) -> bool,
         read: impl FnOnce(Row) -> T,
     ) -> Option<T> {
         let slot = self.living_at(place)?;
-        is_meant(slot.row()).then(|| read(slot.row()))
+        is_meant(&slot).then(|| read(slot.row()))
     }
 
     fn living_at(&self, place: Place) -> Option<Slot<'_>> {
@@ -195,11 +195,19 @@ impl Table {
 fn lock_meant<T>(
     slot: &mut Slot,
     waits: bool,
-    is_meant: impl Fn(Row) -> bool,
+    is_meant: impl Fn(&Slot) -> bool,
     read: impl FnOnce(Row, Lock) -> T,
 ) -> Option<T> {
     let lock = slot.lock(waits)?;
-    is_meant(slot.row()).then(|| read(slot.row(), lock))
+    is_meant(slot).then(|| read(slot.row(), lock))
+}
+
+/// What an index is to hold of a row.
+struct Entry {
+    index: pg_sys::Relation,
+    check: pg_sys::IndexUniqueCheck::Type,
+    values: Vec<Datum>,
+    nulls: Vec<bool>,
 }
 
 /// Whether somebody's hook is to see the statements: their policies, or what they may read and write.

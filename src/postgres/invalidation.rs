@@ -22,6 +22,14 @@ pub fn on_change(
     }
 }
 
+/// Has a function called whenever a table or a schema may have another name, or is new, or gone. As [`on_change`].
+pub fn on_rename(forget_names: unsafe extern "C-unwind" fn(Datum, i32, u32)) {
+    for cache in [pg_sys::SysCacheIdentifier::RELNAMENSP, pg_sys::SysCacheIdentifier::NAMESPACENAME] {
+        // SAFETY: as there.
+        unsafe { pg_sys::CacheRegisterSyscacheCallback(cache as i32, Some(forget_names), Datum::from(0)) };
+    }
+}
+
 /// Takes in what other backends have announced. A lock that is taken does that as well, but not one that the transaction holds
 /// already.
 pub fn receive() {

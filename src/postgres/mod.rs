@@ -18,5 +18,6 @@ pub mod rows;
 pub mod setting;
 pub mod transaction;
 pub mod trigger;
+mod unguarded;
 pub mod value;
 pub mod wait;

@@ -13,6 +13,7 @@ use pgrx::{PgMemoryContexts, pg_sys};
 use super::owner;
 use super::planner;
 use super::rows::{Row, Rows};
+use super::unguarded::{self, guarded};
 
 /// The text of a statement that is put together from parts.
 #[macro_export]
@@ -46,14 +47,14 @@ pub fn seeing<T>(see: See, read: impl FnOnce() -> T) -> T {
         match see {
             See::Caller => return read(),
             See::Committed => pg_sys::PushActiveSnapshot(pg_sys::GetCatalogSnapshot(Oid::INVALID)),
-            See::Now | See::Latest => {
-                pg_sys::CommandCounterIncrement();
-                pg_sys::PushActiveSnapshot(match see {
-                    See::Latest => pg_sys::GetLatestSnapshot(),
-                    _ => pg_sys::GetTransactionSnapshot(),
+            See::Now | See::Latest => guarded(|| {
+                unguarded::CommandCounterIncrement();
+                unguarded::PushActiveSnapshot(match see {
+                    See::Latest => unguarded::GetLatestSnapshot(),
+                    _ => unguarded::GetTransactionSnapshot(),
                 });
-                pg_sys::UpdateActiveSnapshotCommandId();
-            }
+                unguarded::UpdateActiveSnapshotCommandId();
+            }),
         }
         let result = read();
         pg_sys::PopActiveSnapshot();

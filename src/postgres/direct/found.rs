@@ -1,6 +1,7 @@
 //! What was found of tables and users, kept until it changes.
 
 use std::cell::RefCell;
+use std::rc::Rc;
 
 use pg_sys::{Datum, Oid};
 use pgrx::pg_sys;
@@ -21,7 +22,7 @@ struct Answer {
     shape: &'static Shape,
     table: Oid,
     user: Oid,
-    indexes: Option<Vec<Oid>>,
+    indexes: Option<Rc<[Oid]>>,
 }
 
 impl Answer {
@@ -35,14 +36,14 @@ thread_local! {
 }
 
 /// The table's indexes in the order of the shape, or `None` if it takes a statement of the current user.
-pub fn indexes(shape: &'static Shape, relation: &Open, table: Oid) -> Option<Vec<Oid>> {
+pub fn indexes(shape: &'static Shape, relation: &Open, table: Oid) -> Option<Rc<[Oid]>> {
     let user = catalog::current_user();
     let (known, generation) = FOUND.with_borrow(|found| {
         let answer = found.answers.iter().find(|answer| answer.is_about(shape, table, user));
         (answer.map(|answer| answer.indexes.clone()), found.generation)
     });
     known.unwrap_or_else(|| {
-        let indexes = shape.allows(table, user).then(|| shape.find(relation)).flatten();
+        let indexes = shape.allows(table, user).then(|| shape.find(relation)).flatten().map(Rc::from);
         FOUND.with_borrow_mut(|found| {
             // What is forgotten meanwhile was not found now.
             if found.generation == generation {

@@ -7,6 +7,7 @@ use pgrx::pg_sys;
 
 use super::Table;
 use super::slot::Slot;
+use crate::postgres::unguarded::{self, guarded};
 
 /// What an index is searched for: what its first columns are equal to, and then bounds of the next one, themselves excluded.
 pub enum Key {
@@ -33,22 +34,6 @@ impl Key {
     }
 }
 
-/// What each row needs, in one guard for both: pgrx guards every call by itself, 150 instructions of the 4 000 for a row of a page.
-mod unguarded {
-    use std::ffi::c_int;
-
-    use pgrx::pg_sys;
-
-    unsafe extern "C-unwind" {
-        pub fn index_getnext_slot(
-            scan: pg_sys::IndexScanDesc,
-            direction: pg_sys::ScanDirection::Type,
-            slot: *mut pg_sys::TupleTableSlot,
-        ) -> bool;
-        pub fn slot_getsomeattrs_int(slot: *mut pg_sys::TupleTableSlot, columns: c_int);
-    }
-}
-
 /// Which way an index is read.
 #[derive(Clone, Copy)]
 pub enum Direction {
@@ -68,26 +53,30 @@ impl<'t> Scan<'t> {
     pub fn begin(table: &'t Table, index: usize, keys: &[Key]) -> Scan<'t> {
         let equalities = keys.iter().filter(|key| !key.is_bound()).count();
         let mut wanted = vec![pg_sys::ScanKeyData::default(); keys.len()];
+        let (entries, count) = (wanted.as_mut_slice(), keys.len() as c_int);
+        let (relation, index, slot) = (table.relation.0, table.index(index), Slot::of(table));
         // SAFETY: table and index are open, a snapshot is active, and the keys are of the index's columns.
-        unsafe {
-            for (n, (key, entry)) in keys.iter().zip(&mut wanted).enumerate() {
-                let (strategy, function, collation, value) = key.parts();
-                pg_sys::ScanKeyEntryInitialize(
-                    entry,
-                    0,
-                    n.min(equalities) as pg_sys::AttrNumber + 1,
-                    strategy as pg_sys::StrategyNumber,
-                    Oid::INVALID,
-                    collation,
-                    function.into(),
-                    value,
-                );
-            }
-            let slot = Slot::of(table);
-            let scan = begin_scan(table.relation.0, table.index(index), wanted.len() as c_int);
-            pg_sys::index_rescan(scan, wanted.as_mut_ptr(), wanted.len() as c_int, std::ptr::null_mut(), 0);
-            Scan { table, scan, slot }
-        }
+        let scan = unsafe {
+            guarded(|| {
+                for (n, (key, entry)) in keys.iter().zip(&mut *entries).enumerate() {
+                    let (strategy, function, collation, value) = key.parts();
+                    unguarded::ScanKeyEntryInitialize(
+                        entry,
+                        0,
+                        n.min(equalities) as pg_sys::AttrNumber + 1,
+                        strategy as pg_sys::StrategyNumber,
+                        Oid::INVALID,
+                        collation,
+                        function.into(),
+                        value,
+                    );
+                }
+                let scan = unguarded::begin_scan(relation, index, unguarded::GetActiveSnapshot(), count);
+                unguarded::index_rescan(scan, entries.as_mut_ptr(), count, std::ptr::null_mut(), 0);
+                scan
+            })
+        };
+        Scan { table, scan, slot }
     }
 
     pub fn next(&mut self, direction: Direction) -> bool {
@@ -95,13 +84,18 @@ impl<'t> Scan<'t> {
             Direction::Forward => pg_sys::ScanDirection::ForwardScanDirection,
             Direction::Backward => pg_sys::ScanDirection::BackwardScanDirection,
         };
-        let (scan, slot, prefix) = (self.scan, self.slot.slot, self.table.shape.prefix);
-        // SAFETY: scan and slot are open; nothing in the closure has to be dropped.
+        let (scan, slot, shape) = (self.scan, self.slot.slot, self.table.shape);
+        let (prefix, all) = (shape.prefix, shape.types.len());
+        // SAFETY: scan and slot are open; the prefix is some of the table's columns.
         unsafe {
-            pg_sys::ffi::pg_guard_ffi_boundary(|| {
+            guarded(|| {
                 let found = unguarded::index_getnext_slot(scan, direction, slot);
-                if found && prefix > 0 {
+                if found {
                     unguarded::slot_getsomeattrs_int(slot, prefix as c_int);
+                    // What is not passed over is read.
+                    if !*(*slot).tts_isnull.add(prefix - 1) {
+                        unguarded::slot_getsomeattrs_int(slot, all as c_int);
+                    }
                 }
                 found
             })
@@ -112,20 +106,9 @@ impl<'t> Scan<'t> {
 impl Drop for Scan<'_> {
     fn drop(&mut self) {
         if !std::thread::panicking() {
+            let scan = self.scan;
             // SAFETY: begun by the constructor.
-            unsafe { pg_sys::index_endscan(self.scan) };
+            unsafe { guarded(|| unguarded::index_endscan(scan)) };
         }
     }
-}
-
-#[cfg(not(feature = "pg18"))]
-unsafe fn begin_scan(table: pg_sys::Relation, index: pg_sys::Relation, keys: c_int) -> pg_sys::IndexScanDesc {
-    // SAFETY: by the caller's promise, both are open and a snapshot is active.
-    unsafe { pg_sys::index_beginscan(table, index, pg_sys::GetActiveSnapshot(), keys, 0) }
-}
-
-#[cfg(feature = "pg18")]
-unsafe fn begin_scan(table: pg_sys::Relation, index: pg_sys::Relation, keys: c_int) -> pg_sys::IndexScanDesc {
-    // SAFETY: as above; nobody counts what is scanned.
-    unsafe { pg_sys::index_beginscan(table, index, pg_sys::GetActiveSnapshot(), std::ptr::null_mut(), keys, 0) }
 }

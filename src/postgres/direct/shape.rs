@@ -12,7 +12,7 @@ use crate::postgres::value::{self, Element};
 pub struct Shape {
     pub table: &'static CStr,
     pub types: &'static [Oid],
-    /// How many of the first columns tell whether a row is passed over.
+    /// How many of the first columns tell whether a row is passed over: most where the last of them is NULL, and few others.
     pub prefix: usize,
     pub indexes: &'static [Index],
     pub policy: &'static str,

@@ -7,6 +7,7 @@ use super::place::Place;
 use crate::postgres::plan::Spi;
 use crate::postgres::rows::Row;
 use crate::postgres::transaction::{self, Xid};
+use crate::postgres::unguarded::{self, guarded};
 use crate::postgres::{catalog, raise};
 
 /// The row that a scan or a look stands on.
@@ -34,8 +35,10 @@ impl Lock {
 
 impl<'t> Slot<'t> {
     pub fn of(table: &'t Table) -> Slot<'t> {
+        let relation = table.relation.0;
         // SAFETY: the table is open; the drop ends the slot.
-        Slot { table, slot: unsafe { pg_sys::table_slot_create(table.relation.0, std::ptr::null_mut()) } }
+        let slot = unsafe { guarded(|| unguarded::table_slot_create(relation, std::ptr::null_mut())) };
+        Slot { table, slot }
     }
 
     /// Stands on the row at that place, or on the version of it that the snapshot sees, if it was changed since.
@@ -49,13 +52,13 @@ impl<'t> Slot<'t> {
             let Some(mut tid) = place.in_file_of(table) else { return false };
             let methods = &*(*table).rd_tableam;
             let fetch = methods.tuple_fetch_row_version.expect("a heap has it");
-            if pg_sys::ffi::pg_guard_ffi_boundary(|| fetch(table, &mut tid, snapshot, slot)) {
+            if guarded(|| fetch(table, &mut tid, snapshot, slot)) {
                 return true;
             }
             let (begin, end) = (methods.scan_begin.expect("as above"), methods.scan_end.expect("as above"));
             let newest = methods.tuple_get_latest_tid.expect("as above");
             let (no_keys, not_parallel) = (std::ptr::null_mut(), std::ptr::null_mut());
-            pg_sys::ffi::pg_guard_ffi_boundary(|| {
+            guarded(|| {
                 let scan = begin(table, snapshot, 0, no_keys, not_parallel, pg_sys::ScanOptions::SO_TYPE_TIDSCAN);
                 newest(scan, &mut tid);
                 end(scan);
@@ -71,21 +74,30 @@ impl<'t> Slot<'t> {
 
     /// The first columns of the row, which tell whether it is passed over.
     pub fn prefix(&self) -> Row<'_> {
-        // SAFETY: the slot holds a row of the table, whose first columns are of these types, and were taken apart.
+        self.first(self.table.shape.prefix)
+    }
+
+    pub fn row(&self) -> Row<'_> {
+        self.first(self.table.shape.types.len())
+    }
+
+    fn first(&self, columns: usize) -> Row<'_> {
+        let types = &self.table.shape.types[..columns];
+        // SAFETY: the slot holds a row of the table, whose columns are of these types; what is read of it borrows the slot.
         unsafe {
-            let types = &self.table.shape.types[..self.table.shape.prefix];
+            if ((*self.slot).tts_nvalid as usize) < columns {
+                pg_sys::slot_getsomeattrs_int(self.slot, columns as std::ffi::c_int);
+            }
             Row::at((*self.slot).tts_values, (*self.slot).tts_isnull, types)
         }
     }
 
-    pub fn row(&self) -> Row<'_> {
-        let types = self.table.shape.types;
-        // SAFETY: the slot holds a row of the table, whose columns are of these types; what is read of it borrows the slot.
+    /// Whether a column is NULL, without a look at those before it.
+    pub fn is_null(&self, column: usize) -> bool {
+        // SAFETY: the slot of a heap holds a tuple of the table's descriptor.
         unsafe {
-            if ((*self.slot).tts_nvalid as usize) < types.len() {
-                pg_sys::slot_getsomeattrs_int(self.slot, types.len() as std::ffi::c_int);
-            }
-            Row::at((*self.slot).tts_values, (*self.slot).tts_isnull, types)
+            let tuple = (*self.slot.cast::<pg_sys::HeapTupleTableSlot>()).tuple;
+            pg_sys::heap_attisnull(tuple, column as std::ffi::c_int + 1, (*self.table.relation.0).rd_att)
         }
     }
 
@@ -113,14 +125,14 @@ impl<'t> Slot<'t> {
         let last = self.last_locker();
         // SAFETY: the slot holds a row of the table that the transaction sees.
         let result = unsafe {
-            let table = self.table.relation.0;
+            let (table, slot) = (self.table.relation.0, self.slot);
             let lock = (*(*table).rd_tableam).tuple_lock.expect("a heap has it");
             let (mut tid, mut failure) = ((*self.slot).tts_tid, pg_sys::TM_FailureData::default());
-            let (one, cid) = (pg_sys::GetActiveSnapshot(), pg_sys::GetCurrentCommandId(true));
             let mode = pg_sys::LockTupleMode::LockTupleNoKeyExclusive;
             let flags = (pg_sys::TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS | follow) as u8;
-            pg_sys::ffi::pg_guard_ffi_boundary(|| {
-                lock(table, &mut tid, one, self.slot, cid, mode, wait, flags, &mut failure)
+            guarded(|| {
+                let (one, cid) = (unguarded::GetActiveSnapshot(), unguarded::GetCurrentCommandId(true));
+                lock(table, &mut tid, one, slot, cid, mode, wait, flags, &mut failure)
             })
         };
         match result {
