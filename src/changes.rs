@@ -59,7 +59,7 @@ static REVIVED: KeptPlan = KeptPlan::new(
     &[INT8OID, INT8OID, INT8OID, INT8OID],
 );
 
-/// How far apart items may stand whose changes are read in one slot.
+/// How far apart items may stand whose changes are read in one scan.
 const NEAR: i64 = 8;
 
 /// How many entries about one item are passed over before the scan begins anew behind them.

@@ -27,7 +27,8 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Whether nobody has held the row, and it was not changed, between another lock and this.
+    /// Whether nobody has held the row, and it was not changed, between another lock and this. An id that has come round after four
+    /// thousand million others is no other's: vacuum has long removed it from the row.
     pub fn follows(&self, other: Lock) -> bool {
         self.place == other.place && self.before.is_some() && self.before == other.holder
     }
