@@ -134,14 +134,9 @@ pub fn written(table: &Table, sid: i64, position: i64, place: Place) -> Option<(
         .map(|digest| (position, digest))
 }
 
-/// Whether a session holds an item of that id.
+/// Whether a session that is locked holds an item of that id.
 pub fn has_id(table: &Table, sid: i64, item_id: &str) -> bool {
-    let mut found = false;
-    table.walk(ID, &[Key::Is(sid), Key::IsText(text_datum(item_id))], Direction::Forward, See::Now, |_| {
-        found = true;
-        false
-    });
-    found
+    table.has(ID, &[Key::Is(sid), Key::IsText(text_datum(item_id))])
 }
 
 /// Whether a session holds, before `until`, an entry about an earlier one.

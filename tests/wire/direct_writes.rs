@@ -206,3 +206,40 @@ async fn an_append_locks_the_tables_as_its_statements_would() {
     owner.rollback().await;
     writer.commit().await;
 }
+
+/// A table is looked up by its name, as a statement does, also by a connection that has known it under that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_of_another_name_is_not_written() {
+    let db = Database::create("direct_renamed").await;
+    let (superuser, writer) = (db.superuser().await, db.writer().await);
+    writer.create_session("s").await;
+    let mut expected = 0;
+    for (there, back, call, code) in [
+        (
+            "alter table agent_sessions.session_item rename to elsewhere",
+            "alter table agent_sessions.elsewhere rename to session_item",
+            "select agent_sessions.session_append('s', '1')",
+            "42P01",
+        ),
+        (
+            "alter table agent_sessions.session rename to elsewhere",
+            "alter table agent_sessions.elsewhere rename to session",
+            "select agent_sessions.session_append('s', '1')",
+            "42P01",
+        ),
+        (
+            "alter schema agent_sessions rename to elsewhere",
+            "alter schema elsewhere rename to agent_sessions",
+            "select elsewhere.session_append('s', '1')",
+            "3F000",
+        ),
+    ] {
+        append(&writer).await.expect("an append");
+        superuser.run(there).await;
+        assert_sqlstate!(writer.try_value::<i64>(call, &[]).await, code);
+        superuser.run(back).await;
+        expected += 1;
+        writer.assert_dense("s", expected).await;
+    }
+    append(&writer).await.expect("an append");
+}

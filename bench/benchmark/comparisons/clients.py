@@ -67,6 +67,7 @@ WORKS = [
             Store("noetaris save", "noetaris_save.mjs", "save", "public.session_runs"),
             ours("session_append by node-postgres", "agent_sessions_pg.mjs", "save", "kind = 'run'"),
             ours("session_append by node-postgres, named statement", "agent_sessions_pg.mjs", "save_named", "kind = 'run'"),
+            Store("bare INSERT by node-postgres, named statement", "floor_pg.mjs", "save_bare", "floor.session_item"),
         ],
         least=3,
     ),
@@ -157,6 +158,7 @@ def comparisons(bench: Bench) -> Iterator[Comparison]:
             for clients in work.clients:
                 with bench.server.database("clients") as database:
                     database.run(f"grant create on database clients to {WRITER}; grant all on schema public to {WRITER}")
+                    database.run_file("floor.sql")
                     yield from compare(work, clients, database, texts, bench.seconds)
 
 

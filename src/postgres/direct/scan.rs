@@ -41,7 +41,7 @@ pub enum Direction {
     Backward,
 }
 
-/// A scan of an index under the active snapshot.
+/// A scan of an index.
 pub struct Scan<'t> {
     table: &'t Table,
     scan: pg_sys::IndexScanDesc,
@@ -50,12 +50,20 @@ pub struct Scan<'t> {
 }
 
 impl<'t> Scan<'t> {
+    /// Under the active snapshot.
     pub fn begin(table: &'t Table, index: usize, keys: &[Key]) -> Scan<'t> {
+        // SAFETY: reads a variable of the backend; the snapshot outlives the scan.
+        unsafe { Scan::under(pg_sys::GetActiveSnapshot(), table, index, keys) }
+    }
+
+    /// # Safety
+    /// The snapshot outlives the scan.
+    pub unsafe fn under(snapshot: pg_sys::Snapshot, table: &'t Table, index: usize, keys: &[Key]) -> Scan<'t> {
         let equalities = keys.iter().filter(|key| !key.is_bound()).count();
         let mut wanted = vec![pg_sys::ScanKeyData::default(); keys.len()];
         let (entries, count) = (wanted.as_mut_slice(), keys.len() as c_int);
         let (relation, index, slot) = (table.relation.0, table.index(index), Slot::of(table));
-        // SAFETY: table and index are open, a snapshot is active, and the keys are of the index's columns.
+        // SAFETY: table and index are open, and the keys are of the index's columns.
         let scan = unsafe {
             guarded(|| {
                 for (n, (key, entry)) in keys.iter().zip(&mut *entries).enumerate() {
@@ -71,7 +79,7 @@ impl<'t> Scan<'t> {
                         value,
                     );
                 }
-                let scan = unguarded::begin_scan(relation, index, unguarded::GetActiveSnapshot(), count);
+                let scan = unguarded::begin_scan(relation, index, snapshot, count);
                 unguarded::index_rescan(scan, entries.as_mut_ptr(), count, std::ptr::null_mut(), 0);
                 scan
             })
