@@ -33,6 +33,14 @@ unsafe extern "C-unwind" {
         values: *mut pg_sys::Datum,
         nulls: *mut bool,
     ) -> pg_sys::HeapTuple;
+    fn index_beginscan(
+        table: pg_sys::Relation,
+        index: pg_sys::Relation,
+        snapshot: pg_sys::Snapshot,
+        #[cfg(feature = "pg18")] instrument: *mut pg_sys::IndexScanInstrumentation,
+        keys: c_int,
+        orders: c_int,
+    ) -> pg_sys::IndexScanDesc;
     pub fn index_endscan(scan: pg_sys::IndexScanDesc);
     pub fn index_getnext_slot(
         scan: pg_sys::IndexScanDesc,
@@ -62,59 +70,21 @@ unsafe extern "C-unwind" {
     pub fn table_slot_create(table: pg_sys::Relation, list: *mut *mut pg_sys::List) -> *mut pg_sys::TupleTableSlot;
 }
 
-#[cfg(not(feature = "pg18"))]
-mod scan {
-    use std::ffi::c_int;
-
-    use pgrx::pg_sys;
-
-    unsafe extern "C-unwind" {
-        fn index_beginscan(
-            table: pg_sys::Relation,
-            index: pg_sys::Relation,
-            snapshot: pg_sys::Snapshot,
-            keys: c_int,
-            orders: c_int,
-        ) -> pg_sys::IndexScanDesc;
-    }
-
-    pub unsafe fn begin_scan(
-        table: pg_sys::Relation,
-        index: pg_sys::Relation,
-        snapshot: pg_sys::Snapshot,
-        keys: c_int,
-    ) -> pg_sys::IndexScanDesc {
-        // SAFETY: by the caller's promise, both are open and the snapshot is active.
-        unsafe { index_beginscan(table, index, snapshot, keys, 0) }
+/// Begins a scan of an index.
+///
+/// # Safety
+/// Table and index are open, the snapshot outlives the scan, and a guard is around.
+pub unsafe fn begin_scan(
+    table: pg_sys::Relation,
+    index: pg_sys::Relation,
+    snapshot: pg_sys::Snapshot,
+    keys: c_int,
+) -> pg_sys::IndexScanDesc {
+    // SAFETY: by the caller's promise; nobody counts what is scanned.
+    unsafe {
+        #[cfg(not(feature = "pg18"))]
+        return index_beginscan(table, index, snapshot, keys, 0);
+        #[cfg(feature = "pg18")]
+        return index_beginscan(table, index, snapshot, std::ptr::null_mut(), keys, 0);
     }
 }
-
-#[cfg(feature = "pg18")]
-mod scan {
-    use std::ffi::c_int;
-
-    use pgrx::pg_sys;
-
-    unsafe extern "C-unwind" {
-        fn index_beginscan(
-            table: pg_sys::Relation,
-            index: pg_sys::Relation,
-            snapshot: pg_sys::Snapshot,
-            instrument: *mut pg_sys::IndexScanInstrumentation,
-            keys: c_int,
-            orders: c_int,
-        ) -> pg_sys::IndexScanDesc;
-    }
-
-    pub unsafe fn begin_scan(
-        table: pg_sys::Relation,
-        index: pg_sys::Relation,
-        snapshot: pg_sys::Snapshot,
-        keys: c_int,
-    ) -> pg_sys::IndexScanDesc {
-        // SAFETY: as above; nobody counts what is scanned.
-        unsafe { index_beginscan(table, index, snapshot, std::ptr::null_mut(), keys, 0) }
-    }
-}
-
-pub use scan::begin_scan;

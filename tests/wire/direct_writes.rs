@@ -3,18 +3,23 @@
 
 use agent_sessions_tests::{Append, Connection, Database, Error, Role, assert_sqlstate};
 
-/// Runs a call in a transaction that is rolled back, and says how often a function of the extension's ran meanwhile.
-pub async fn calls(connection: &Connection, function: &str, call: &str) -> i64 {
-    // What earlier transactions have counted may not have been handed on yet.
-    let counted = format!(
-        "select coalesce(sum(calls), 0)::bigint from pg_stat_xact_user_functions where funcname = '{function}'"
-    );
+/// Runs a call in a transaction that is rolled back, and says by how much a count of the transaction's has grown.
+pub async fn growth(connection: &Connection, count: &str, call: &str) -> i64 {
     connection.begin("read committed").await;
-    let before: i64 = connection.value(&counted, &[]).await;
+    let before: i64 = connection.value(count, &[]).await;
     connection.run(&format!("select from agent_sessions.{call}")).await;
-    let after: i64 = connection.value(&counted, &[]).await;
+    let after: i64 = connection.value(count, &[]).await;
     connection.rollback().await;
     after - before
+}
+
+/// How often a call runs a function of the extension's.
+pub async fn calls(connection: &Connection, function: &str, call: &str) -> i64 {
+    // What earlier transactions have counted may not have been handed on yet.
+    let count = format!(
+        "select coalesce(sum(calls), 0)::bigint from pg_stat_xact_user_functions where funcname = '{function}'"
+    );
+    growth(connection, &count, call).await
 }
 
 /// How often the trigger of an INSERT ran: not at all, where no statement did.

@@ -3,15 +3,11 @@
 
 use agent_sessions_tests::{Append, Connection, Database, OwnCluster, assert_sqlstate};
 
-/// How often an index was searched by a call, in a transaction that is rolled back.
+use crate::direct_writes::growth;
+
+/// How often a call searches an index.
 async fn searches(connection: &Connection, index: &str, call: &str) -> i64 {
-    let counted = format!("select pg_stat_get_xact_numscans('agent_sessions.{index}'::regclass)");
-    connection.begin("read committed").await;
-    let before: i64 = connection.value(&counted, &[]).await;
-    connection.run(&format!("select from agent_sessions.{call}")).await;
-    let after: i64 = connection.value(&counted, &[]).await;
-    connection.rollback().await;
-    after - before
+    growth(connection, &format!("select pg_stat_get_xact_numscans('agent_sessions.{index}'::regclass)"), call).await
 }
 
 async fn append(connection: &Connection) {
