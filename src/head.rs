@@ -13,7 +13,7 @@ use crate::hint;
 use crate::identity;
 use crate::lease;
 use crate::lineage::Origin;
-use crate::postgres::direct::{Lock, Place};
+use crate::postgres::direct::{Lock, Tid};
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::rows::Row;
@@ -261,15 +261,15 @@ impl Head {
         })
     }
 
-    /// The position of the last entry, and its row's place, if this backend has written it and nobody has come after it: whoever
+    /// The position of the last entry, and its row's tid, if this backend has written it and nobody has come after it: whoever
     /// writes locks the session first.
-    pub fn take_written(&self) -> Option<(i64, Place)> {
+    pub fn take_written(&self) -> Option<(i64, Tid)> {
         hint::take_written(self.sid, self.lock)
     }
 
-    pub fn remember_written(&self, position: i64, place: Place) {
+    pub fn remember_written(&self, position: i64, tid: Tid) {
         if let Some(lock) = self.lock {
-            hint::remember_written(self.sid, position, place, lock);
+            hint::remember_written(self.sid, position, tid, lock);
         }
     }
 

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::address::Address;
-use crate::postgres::direct::{Lock, Place};
+use crate::postgres::direct::{Lock, Tid};
 
 /// How many sessions it remembers at most, in some 100 bytes each.
 const SESSIONS: usize = 4096;
@@ -15,14 +15,14 @@ const SESSIONS: usize = 4096;
 #[derive(Clone, Copy)]
 struct End {
     position: i64,
-    /// The place of the row that was written there, and the lock on the session that it was written under.
-    written: Option<(Place, Lock)>,
+    /// The tid of the row that was written there, and the lock on the session that it was written under.
+    written: Option<(Tid, Lock)>,
 }
 
 #[derive(Default)]
 struct Known {
     /// By the hash of the session's name.
-    places: HashMap<u64, Place>,
+    tids: HashMap<u64, Tid>,
     /// By the session's sid.
     ends: HashMap<i64, End>,
 }
@@ -46,12 +46,12 @@ fn hash(address: &Address) -> u64 {
 }
 
 /// Where the row of the session at an address lay.
-pub fn place(address: &Address) -> Option<Place> {
-    KNOWN.with_borrow(|known| known.places.get(&hash(address)).copied())
+pub fn tid(address: &Address) -> Option<Tid> {
+    KNOWN.with_borrow(|known| known.tids.get(&hash(address)).copied())
 }
 
-pub fn remember_place(address: &Address, place: Place) {
-    KNOWN.with_borrow_mut(|known| remember(&mut known.places, hash(address), place));
+pub fn remember_tid(address: &Address, tid: Tid) {
+    KNOWN.with_borrow_mut(|known| remember(&mut known.tids, hash(address), tid));
 }
 
 /// The position of the last entry that a session held.
@@ -69,17 +69,17 @@ pub fn remember_end(sid: i64, position: i64) {
 }
 
 /// Remembers an end that was written.
-pub fn remember_written(sid: i64, position: i64, place: Place, lock: Lock) {
-    KNOWN.with_borrow_mut(|known| remember(&mut known.ends, sid, End { position, written: Some((place, lock)) }));
+pub fn remember_written(sid: i64, position: i64, tid: Tid, lock: Lock) {
+    KNOWN.with_borrow_mut(|known| remember(&mut known.ends, sid, End { position, written: Some((tid, lock)) }));
 }
 
-/// The end that was written last of all, its position and its row's place, if nobody has locked the session since. It is forgotten by that:
-/// who asks is about to write. Whether it has stayed is seen at that place.
-pub fn take_written(sid: i64, lock: Option<Lock>) -> Option<(i64, Place)> {
+/// The end that was written last of all, its position and its row's tid, if nobody has locked the session since. It is forgotten by that:
+/// who asks is about to write. Whether it has stayed is seen there.
+pub fn take_written(sid: i64, lock: Option<Lock>) -> Option<(i64, Tid)> {
     KNOWN.with_borrow_mut(|known| {
         let end = known.ends.get_mut(&sid)?;
-        let (place, under) = end.written.take()?;
-        lock?.follows(under).then_some((end.position, place))
+        let (tid, under) = end.written.take()?;
+        lock?.follows(under).then_some((end.position, tid))
     })
 }
 

@@ -1,7 +1,6 @@
 //! Who is asking: tenant and agent of the transaction, and which tenants a role is bound to.
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::cell::Cell;
 use std::rc::Rc;
 
 use agent_sessions_core::error::Error;
@@ -11,7 +10,7 @@ use pgrx::pg_sys::{Datum, Oid, REGROLEOID, TEXTOID};
 use crate::audit::track::{self, What};
 use crate::postgres::call::{Call, Returns};
 use crate::postgres::catalog;
-use crate::postgres::invalidation;
+use crate::postgres::invalidation::{self, Memory};
 use crate::postgres::owner::AsOwner;
 use crate::postgres::plan::{KeptPlan, See, Spi};
 use crate::postgres::raise;
@@ -40,15 +39,9 @@ static UNBIND: KeptPlan = KeptPlan::new(
     &[REGROLEOID, TEXTOID],
 );
 
-/// What this backend knows of bindings, and how often it was told to forget.
-#[derive(Default)]
-struct Known {
-    bindings: HashMap<Oid, Rc<[String]>>,
-    generation: u64,
-}
-
 thread_local! {
-    static KNOWN: RefCell<Known> = RefCell::default();
+    /// The tenants that roles are bound to.
+    static BOUND: Memory<Oid, Rc<[String]>> = Memory::default();
     /// The table of bindings, once it was read.
     static BINDING_TABLE: Cell<Oid> = const { Cell::new(Oid::INVALID) };
 }
@@ -69,10 +62,7 @@ unsafe extern "C-unwind" fn forget_members(_: Datum, _: i32, _: u32) {
 }
 
 fn forget() {
-    KNOWN.with_borrow_mut(|known| {
-        known.bindings.clear();
-        known.generation += 1;
-    });
+    BOUND.with(|bound| bound.forget(|_| true));
 }
 
 /// The tenant of the transaction.
@@ -105,22 +95,12 @@ fn admit(tenant: &str) -> Result<(), Error> {
 /// The tenants that a role is bound to. The owner of the extension, who may change every binding, is bound to none.
 fn bindings_of(role: Oid) -> Rc<[String]> {
     invalidation::receive();
-    loop {
-        if let Some(known) = KNOWN.with_borrow(|known| known.bindings.get(&role).cloned()) {
-            return known;
-        }
-        // The lock takes in what others have committed, so that the snapshot after it shows it. What is told to be forgotten
-        // while the bindings are read must not be remembered: they are read again.
-        let table = catalog::lock_for_reading(c"tenant_binding");
-        BINDING_TABLE.set(table);
-        let generation = KNOWN.with_borrow(|known| known.generation);
-        let bound = read_bindings(role);
-        KNOWN.with_borrow_mut(|known| {
-            if known.generation == generation {
-                known.bindings.insert(role, bound);
-            }
-        });
-    }
+    let find = || {
+        // The lock takes in what others have committed, so that the snapshot after it shows it.
+        BINDING_TABLE.set(catalog::lock_for_reading(c"tenant_binding"));
+        read_bindings(role)
+    };
+    BOUND.with(|bound| bound.of(role, find))
 }
 
 fn read_bindings(role: Oid) -> Rc<[String]> {

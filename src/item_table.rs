@@ -7,7 +7,7 @@ use crate::draft::Draft;
 use crate::head::Head;
 use crate::hint;
 use crate::identity;
-use crate::postgres::direct::{Direction, Index, Key, Place, Purpose, Shape, Slot, Table};
+use crate::postgres::direct::{Direction, Index, Key, Purpose, Shape, Slot, Table, Tid};
 use crate::postgres::plan::See;
 use crate::postgres::trigger::Tuple;
 use crate::postgres::value::{self, text_datum};
@@ -125,11 +125,11 @@ pub fn last(table: &Table, sid: i64, see: See) -> Option<(i64, Digest)> {
     last
 }
 
-/// The entry that was written at a place, its position and digest, if it has stayed.
-pub fn written(table: &Table, sid: i64, position: i64, place: Place) -> Option<(i64, Digest)> {
+/// The entry that was written at a tid, its position and digest, if it has stayed.
+pub fn written(table: &Table, sid: i64, position: i64, tid: Tid) -> Option<(i64, Digest)> {
     let is_it = |slot: &Slot| slot.prefix().int8(SID) == Some(sid) && slot.prefix().int8(POSITION) == Some(position);
     table
-        .read_living_at(place, is_it, |row| row.bytes(DIGEST).and_then(value::digest))
+        .read_living_at(tid, is_it, |row| row.bytes(DIGEST).and_then(value::digest))
         .flatten()
         .map(|digest| (position, digest))
 }

@@ -143,19 +143,21 @@ impl<'s> Log<'s> {
         }
         let table = self.table.as_ref()?;
         let (tenant, agent_id) = (&self.head.tenant, &self.head.agent_id);
-        let mut tail = self.tail;
+        let (mut tail, mut last) = (self.tail, None);
         let mut written = Vec::with_capacity(drafts.len());
         for draft in drafts {
             pgrx::check_for_interrupts!();
             let mut row = item_table::row(self.sid(), draft);
             let digest = item_rule::link(&mut row, tenant, agent_id, tail).expect("nothing is given that could differ");
-            let place = table.insert(&mut row, |index| item_table::is_in(index, draft));
+            last = Some(table.insert(&mut row, |index| item_table::is_in(index, draft)));
             let [digest_datum, created_at] = [column::DIGEST, column::CREATED_AT].map(|column| row.datum(column));
             written.push(Written { position: tail.next_position, digest: digest_datum, created_at });
-            self.head.remember_written(tail.next_position, place);
             tail = tail.after(digest);
         }
         direct::finish();
+        if let Some(tid) = last {
+            self.head.remember_written(tail.next_position - 1, tid);
+        }
         Some(written)
     }
 

@@ -113,28 +113,28 @@ pub fn open_to_read(is_shown: bool) -> Option<Table> {
 
 /// Locks the session of that address, and reads it. `waits`: for another transaction that holds it.
 pub fn lock<T>(table: &Table, address: &Address, waits: bool, read: impl Fn(Row, Lock) -> T) -> Option<T> {
-    let known = hint::place(address);
+    let known = hint::tid(address);
     let read = |row: Row, lock: Lock| {
-        if known != Some(lock.place) {
-            hint::remember_place(address, lock.place);
+        if known != Some(lock.tid) {
+            hint::remember_tid(address, lock.tid);
         }
         read(row, lock)
     };
     known
-        .and_then(|place| table.lock_at(place, waits, |slot| is_of(slot, address), read))
+        .and_then(|tid| table.lock_at(tid, waits, |slot| is_of(slot, address), read))
         .unwrap_or_else(|| table.lock(NAME, &keys(address), waits, is_there, read))
 }
 
 /// Reads the session of that address.
 pub fn find<T>(table: &Table, address: &Address, see: See, read: impl Fn(Row) -> T) -> Option<T> {
-    let known = hint::place(address);
+    let known = hint::tid(address);
     let read = |slot: &Slot| {
-        if known != Some(slot.place()) {
-            hint::remember_place(address, slot.place());
+        if known != Some(slot.tid()) {
+            hint::remember_tid(address, slot.tid());
         }
         read(slot.row())
     };
-    if let Some(found) = known.and_then(|place| table.read_at(place, see, |slot| is_of(slot, address), read)) {
+    if let Some(found) = known.and_then(|tid| table.read_at(tid, see, |slot| is_of(slot, address), read)) {
         return Some(found);
     }
     let mut found = None;

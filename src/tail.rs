@@ -32,7 +32,7 @@ impl Tail {
         if !one_snapshot() {
             return table
                 .zip(written)
-                .and_then(|(table, (position, place))| item_table::written(table, head.sid, position, place))
+                .and_then(|(table, (position, tid))| item_table::written(table, head.sid, position, tid))
                 .map(|(position, previous)| Tail { next_position: position + 1, previous })
                 .or_else(|| Tail::read(spi, See::Now, head, table));
         }

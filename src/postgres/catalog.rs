@@ -1,12 +1,11 @@
 //! What the engine asks of the catalogs: roles, and who owns the tables.
 
-use std::cell::RefCell;
 use std::ffi::CStr;
 
 use pg_sys::{Datum, Oid};
 use pgrx::pg_sys;
 
-use super::invalidation;
+use super::invalidation::{self, Memory};
 
 /// The current user.
 pub fn current_user() -> Oid {
@@ -40,50 +39,29 @@ pub fn owner() -> Oid {
     }
 }
 
-/// The tables that were looked up by name, until a table or a schema is renamed, made or dropped. The two look-ups are 2 700 of an
-/// append's 80 000 instructions.
-#[derive(Default)]
-struct Named {
-    tables: Vec<(&'static CStr, Oid)>,
-    /// How often they have been forgotten.
-    generation: u64,
-}
-
 thread_local! {
-    static NAMED: RefCell<Named> = RefCell::default();
+    /// The tables by name, until a table or a schema is renamed, made or dropped. Two look-ups are 2 700 of an append's 80 000
+    /// instructions.
+    static TABLES: Memory<&'static CStr, Oid> = Memory::default();
 }
 
 /// Called once, when the library is loaded.
 pub fn watch() {
-    invalidation::on_rename(forget_names);
+    invalidation::on_rename(forget_tables);
 }
 
-unsafe extern "C-unwind" fn forget_names(_: Datum, _: i32, _: u32) {
-    NAMED.with_borrow_mut(|named| {
-        named.tables.clear();
-        named.generation += 1;
-    });
+unsafe extern "C-unwind" fn forget_tables(_: Datum, _: i32, _: u32) {
+    TABLES.with(|tables| tables.forget(|_| true));
 }
 
-/// A table of the extension.
+/// A table of the extension, or [`Oid::INVALID`] if it has none of that name.
 pub fn relation(name: &'static CStr) -> Oid {
-    let (known, generation) = NAMED.with_borrow(|named| {
-        (named.tables.iter().find(|(of, _)| *of == name).map(|(_, table)| *table), named.generation)
-    });
-    known.unwrap_or_else(|| {
-        // SAFETY: syscache look-ups.
-        let table = unsafe {
-            let schema = pg_sys::get_namespace_oid(c"agent_sessions".as_ptr(), false);
-            pg_sys::get_relname_relid(name.as_ptr(), schema)
-        };
-        NAMED.with_borrow_mut(|named| {
-            // What is forgotten meanwhile was not found now.
-            if named.generation == generation && table != Oid::INVALID {
-                named.tables.push((name, table));
-            }
-        });
-        table
-    })
+    // SAFETY: syscache look-ups.
+    let find = || unsafe {
+        let schema = pg_sys::get_namespace_oid(c"agent_sessions".as_ptr(), false);
+        pg_sys::get_relname_relid(name.as_ptr(), schema)
+    };
+    TABLES.with(|tables| tables.of(name, find))
 }
 
 /// A table of the extension, locked until the transaction ends; before that, the backend takes in what others have changed.

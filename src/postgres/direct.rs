@@ -5,11 +5,11 @@
 //! constraint, a column, a policy) is a statement's to obey, and so is what has to fail.
 
 mod found;
-mod place;
 mod relation;
 mod scan;
 mod shape;
 mod slot;
+mod tid;
 
 use std::cell::OnceCell;
 use std::ffi::c_int;
@@ -19,10 +19,10 @@ use pg_sys::{Datum, Oid};
 use pgrx::pg_sys;
 
 pub use found::watch;
-pub use place::Place;
 pub use scan::{Direction, Key};
 pub use shape::{Index, Purpose, Shape};
 pub use slot::{Lock, Slot};
+pub use tid::Tid;
 
 use super::catalog;
 use super::plan::{See, seeing};
@@ -72,7 +72,7 @@ impl Table {
     }
 
     /// Writes a row of the shape's columns, and says where. `wanted` says which of the shape's indexes it belongs into.
-    pub fn insert(&self, row: &mut Tuple, wanted: impl Fn(usize) -> bool) -> Place {
+    pub fn insert(&self, row: &mut Tuple, wanted: impl Fn(usize) -> bool) -> Tid {
         let (values, nulls) = row.parts();
         assert_eq!(values.len(), self.shape.types.len(), "a row of {:?}", self.shape.table);
         let entry = |(n, index): (usize, &Index)| Entry {
@@ -89,19 +89,19 @@ impl Table {
         let (table, entries) = (self.relation.0, entries.as_mut_slice());
         // SAFETY: the values are of the table's columns, whose types were compared; the tuple outlives its index entries.
         unsafe {
-            let tid = guarded(|| {
+            let pointer = guarded(|| {
                 let tuple = unguarded::heap_form_tuple((*table).rd_att, values.as_mut_ptr(), nulls.as_mut_ptr());
                 unguarded::simple_heap_insert(table, tuple);
-                let tid = &raw mut (*tuple).t_self;
+                let pointer = &raw mut (*tuple).t_self;
                 for entry in entries {
                     let (values, nulls) = (entry.values.as_mut_ptr(), entry.nulls.as_mut_ptr());
                     // Only expressions and other access methods ask for it.
                     let info = std::ptr::null_mut();
-                    unguarded::index_insert(entry.index, values, nulls, tid, table, entry.check, false, info);
+                    unguarded::index_insert(entry.index, values, nulls, pointer, table, entry.check, false, info);
                 }
-                *tid
+                *pointer
             });
-            Place::of(table, tid)
+            Tid::of(table, pointer)
         }
     }
 
@@ -132,10 +132,10 @@ impl Table {
         unsafe { Scan::under(&raw mut pg_sys::SnapshotSelfData, self, index, keys) }.next(Direction::Forward)
     }
 
-    /// Reads the row at a place, if one is seen there and it `is_meant`.
+    /// Reads the row at a tid, if one is seen there and it `is_meant`.
     pub fn read_at<T>(
         &self,
-        place: Place,
+        tid: Tid,
         see: See,
         is_meant: impl Fn(&Slot) -> bool,
         read: impl FnOnce(&Slot) -> T,
@@ -143,7 +143,7 @@ impl Table {
         seeing(see, || {
             let mut slot = Slot::of(self);
             // SAFETY: the active snapshot is valid.
-            let is_there = unsafe { slot.stand(place, pg_sys::GetActiveSnapshot()) };
+            let is_there = unsafe { slot.stand(tid, pg_sys::GetActiveSnapshot()) };
             (is_there && is_meant(&slot)).then(|| read(&slot))
         })
     }
@@ -170,36 +170,39 @@ impl Table {
         })
     }
 
-    /// The same for the row at a place; `None` if the row there is not the one, so that it has to be looked for.
+    /// The same for the row at a tid; `None` if the row there is not the one, so that it has to be looked for.
     pub fn lock_at<T>(
         &self,
-        place: Place,
+        tid: Tid,
         waits: bool,
         is_meant: impl Fn(&Slot) -> bool,
         read: impl FnOnce(Row, Lock) -> T,
     ) -> Option<Option<T>> {
         // What there is to see of a transaction that has one snapshot is a matter of that.
-        let mut slot = if catalog::one_snapshot() { None } else { self.living_at(place) }?;
+        if catalog::one_snapshot() {
+            return None;
+        }
+        let mut slot = self.living_at(tid)?;
         is_meant(&slot).then(|| lock_meant(&mut slot, waits, is_meant, read))
     }
 
-    /// Reads the row at a place that is committed or our own, and not superseded, if it `is_meant`.
+    /// Reads the row at a tid that is committed or our own, and not superseded, if it `is_meant`.
     pub fn read_living_at<T>(
         &self,
-        place: Place,
+        tid: Tid,
         is_meant: impl Fn(&Slot) -> bool,
         read: impl FnOnce(Row) -> T,
     ) -> Option<T> {
-        let slot = self.living_at(place)?;
+        let slot = self.living_at(tid)?;
         is_meant(&slot).then(|| read(slot.row()))
     }
 
-    fn living_at(&self, place: Place) -> Option<Slot<'_>> {
+    fn living_at(&self, tid: Tid) -> Option<Slot<'_>> {
         let mut slot = Slot::of(self);
         // SAFETY: the snapshot is static. What the command has written so far is to be locked as well.
         let is_there = unsafe {
             pg_sys::CommandCounterIncrement();
-            slot.stand(place, &raw mut pg_sys::SnapshotSelfData)
+            slot.stand(tid, &raw mut pg_sys::SnapshotSelfData)
         };
         is_there.then_some(slot)
     }

@@ -1,7 +1,45 @@
 //! Forgetting what a backend has read, when another has changed it.
 
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::hash::Hash;
+
 use pg_sys::{Datum, Oid};
 use pgrx::pg_sys;
+
+/// What a backend has found out, until it is told to forget it.
+pub struct Memory<K, V> {
+    answers: RefCell<HashMap<K, V>>,
+    /// How often it was told.
+    generation: Cell<u64>,
+}
+
+impl<K, V> Default for Memory<K, V> {
+    fn default() -> Memory<K, V> {
+        Memory { answers: RefCell::default(), generation: Cell::default() }
+    }
+}
+
+impl<K: Copy + Eq + Hash, V: Clone> Memory<K, V> {
+    /// The answer to `key`. What is told to be forgotten while it is looked for must not be remembered: it is looked for again.
+    pub fn of(&self, key: K, find: impl Fn() -> V) -> V {
+        loop {
+            if let Some(known) = self.answers.borrow().get(&key) {
+                return known.clone();
+            }
+            let generation = self.generation.get();
+            let answer = find();
+            if self.generation.get() == generation {
+                self.answers.borrow_mut().insert(key, answer);
+            }
+        }
+    }
+
+    pub fn forget(&self, concerns: impl Fn(&K) -> bool) {
+        self.answers.borrow_mut().retain(|key, _| !concerns(key));
+        self.generation.set(self.generation.get() + 1);
+    }
+}
 
 /// Has the first function called whenever a relation's cache entry is invalidated, by any backend, and the second whenever
 /// roles' memberships are.

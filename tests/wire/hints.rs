@@ -1,7 +1,7 @@
 //! What a backend remembers of a session, where its row lies and how its log ended, spares it look-ups, and is used only while it
 //! holds.
 
-use agent_sessions_tests::{Append, Connection, Database, OwnCluster, assert_sqlstate};
+use agent_sessions_tests::{Append, Connection, Database, OwnCluster, assert_sqlstate, together};
 
 use crate::direct_writes::growth;
 
@@ -146,6 +146,36 @@ async fn what_another_connection_has_written_is_seen_by_the_next_append() {
     let after = entries(&a).await;
     assert_eq!(Append::to("s", "1").run(&a).await.expect("an append"), after);
     assert!(a.verify("s").await.ok);
+}
+
+/// Others come between the look at who had the session last and the lock on it: rarely, so it takes many tries.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_comes_between_a_look_and_a_lock_is_noticed() {
+    const CLIENTS: usize = 4;
+    const APPENDS: i64 = 20_000;
+    let db = Database::create("hints_between").await;
+    let writers = db.writers(CLIENTS).await;
+    for session in ["s", "t"] {
+        writers[0].create_session(session).await;
+    }
+    // In the server, so that no client's way to it slows them down.
+    let call = format!(
+        "do $$ begin for n in 1..{APPENDS} loop
+           perform agent_sessions.session_append(case when random() < 0.8 then 's' else 't' end, '1'); commit;
+         end loop; end $$"
+    );
+    together(CLIENTS, |number| {
+        let (writer, call) = (writers[number].clone(), call.clone());
+        async move { writer.run(&call).await }
+    })
+    .await;
+    let mut entries = 0;
+    for session in ["s", "t"] {
+        let verdict = writers[0].verify(session).await;
+        assert!(verdict.ok, "{verdict:?}");
+        entries += verdict.entries;
+    }
+    assert_eq!(entries, APPENDS * CLIENTS as i64);
 }
 
 /// Where the row lay may be another row, or no page at all.

@@ -1,6 +1,6 @@
 //! What was found of tables and users, kept until it changes.
 
-use std::cell::RefCell;
+use std::hash::{Hash, Hasher};
 use std::rc::Rc;
 
 use pg_sys::{Datum, Oid};
@@ -8,57 +8,40 @@ use pgrx::pg_sys;
 
 use super::relation::Open;
 use super::shape::Shape;
-use crate::postgres::{catalog, invalidation};
+use crate::postgres::catalog;
+use crate::postgres::invalidation::{self, Memory};
 
-/// What was found of the tables, until something about one of them, or about roles, changes.
-#[derive(Default)]
-struct Found {
-    /// How often what was found has been forgotten.
-    generation: u64,
-    answers: Vec<Answer>,
-}
-
-struct Answer {
+/// What is asked: whether a table is of a shape, and a user may do what that is for. There is one of each shape.
+#[derive(Clone, Copy)]
+struct Question {
     shape: &'static Shape,
     table: Oid,
     user: Oid,
-    indexes: Option<Rc<[Oid]>>,
 }
 
-impl Answer {
-    fn is_about(&self, shape: &'static Shape, table: Oid, user: Oid) -> bool {
-        std::ptr::eq(self.shape, shape) && self.table == table && self.user == user
+impl PartialEq for Question {
+    fn eq(&self, other: &Question) -> bool {
+        std::ptr::eq(self.shape, other.shape) && self.table == other.table && self.user == other.user
+    }
+}
+
+impl Eq for Question {}
+
+impl Hash for Question {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (std::ptr::from_ref(self.shape), self.table, self.user).hash(state);
     }
 }
 
 thread_local! {
-    static FOUND: RefCell<Found> = RefCell::default();
+    static FOUND: Memory<Question, Option<Rc<[Oid]>>> = Memory::default();
 }
 
 /// The table's indexes in the order of the shape, or `None` if it takes a statement of the current user.
 pub fn indexes(shape: &'static Shape, relation: &Open, table: Oid) -> Option<Rc<[Oid]>> {
     let user = catalog::current_user();
-    let (known, generation) = FOUND.with_borrow(|found| {
-        let answer = found.answers.iter().find(|answer| answer.is_about(shape, table, user));
-        (answer.map(|answer| answer.indexes.clone()), found.generation)
-    });
-    known.unwrap_or_else(|| {
-        let indexes = shape.allows(table, user).then(|| shape.find(relation)).flatten().map(Rc::from);
-        FOUND.with_borrow_mut(|found| {
-            // What is forgotten meanwhile was not found now.
-            if found.generation == generation {
-                found.answers.push(Answer { shape, table, user, indexes: indexes.clone() });
-            }
-        });
-        indexes
-    })
-}
-
-fn forget(concerns: impl Fn(&Answer) -> bool) {
-    FOUND.with_borrow_mut(|found| {
-        found.answers.retain(|answer| !concerns(answer));
-        found.generation += 1;
-    });
+    let find = || shape.allows(table, user).then(|| shape.find(relation)).flatten().map(Rc::from);
+    FOUND.with(|found| found.of(Question { shape, table, user }, find))
 }
 
 /// Called once, when the library is loaded.
@@ -67,9 +50,9 @@ pub fn watch() {
 }
 
 unsafe extern "C-unwind" fn forget_table(_: Datum, relation: Oid) {
-    forget(|answer| invalidation::concerns(relation, answer.table));
+    FOUND.with(|found| found.forget(|question| invalidation::concerns(relation, question.table)));
 }
 
 unsafe extern "C-unwind" fn forget_members(_: Datum, _: i32, _: u32) {
-    forget(|_| true);
+    FOUND.with(|found| found.forget(|_| true));
 }

@@ -3,7 +3,7 @@
 use pgrx::{PgMemoryContexts, pg_sys};
 
 use super::Table;
-use super::place::Place;
+use super::tid::Tid;
 use crate::postgres::plan::Spi;
 use crate::postgres::rows::Row;
 use crate::postgres::transaction::{self, Xid};
@@ -19,7 +19,7 @@ pub struct Slot<'t> {
 /// A lock on a row, and what is certain of the one before.
 #[derive(Clone, Copy)]
 pub struct Lock {
-    pub place: Place,
+    pub tid: Tid,
     /// The transaction that holds it, as it is written into the row.
     holder: Option<Xid>,
     /// The transaction that had locked this version of the row last, and alone; nobody has locked it between that and this.
@@ -30,7 +30,7 @@ impl Lock {
     /// Whether nobody has held the row, and it was not changed, between another lock and this. An id that has come round after four
     /// thousand million others is no other's: vacuum has long removed it from the row.
     pub fn follows(&self, other: Lock) -> bool {
-        self.place == other.place && self.before.is_some() && self.before == other.holder
+        self.tid == other.tid && self.before.is_some() && self.before == other.holder
     }
 }
 
@@ -42,18 +42,18 @@ impl<'t> Slot<'t> {
         Slot { table, slot }
     }
 
-    /// Stands on the row at that place, or on the version of it that the snapshot sees, if it was changed since.
+    /// Stands on the row at that tid, or on the version of it that the snapshot sees, if it was changed since.
     ///
     /// # Safety
     /// The snapshot is valid for the call.
-    pub(super) unsafe fn stand(&mut self, place: Place, snapshot: pg_sys::Snapshot) -> bool {
+    pub(super) unsafe fn stand(&mut self, tid: Tid, snapshot: pg_sys::Snapshot) -> bool {
         let (table, slot) = (self.table.relation.0, self.slot);
         // SAFETY: the table is open, and has that page; what is called by a pointer has no guard of its own.
         unsafe {
-            let Some(mut tid) = place.in_file_of(table) else { return false };
+            let Some(mut pointer) = tid.in_file_of(table) else { return false };
             let methods = &*(*table).rd_tableam;
             let fetch = methods.tuple_fetch_row_version.expect("a heap has it");
-            if guarded(|| fetch(table, &mut tid, snapshot, slot)) {
+            if guarded(|| fetch(table, &mut pointer, snapshot, slot)) {
                 return true;
             }
             let (begin, end) = (methods.scan_begin.expect("as above"), methods.scan_end.expect("as above"));
@@ -61,16 +61,16 @@ impl<'t> Slot<'t> {
             let (no_keys, not_parallel) = (std::ptr::null_mut(), std::ptr::null_mut());
             guarded(|| {
                 let scan = begin(table, snapshot, 0, no_keys, not_parallel, pg_sys::ScanOptions::SO_TYPE_TIDSCAN);
-                newest(scan, &mut tid);
+                newest(scan, &mut pointer);
                 end(scan);
-                Place::of(table, tid) != place && fetch(table, &mut tid, snapshot, slot)
+                Tid::of(table, pointer) != tid && fetch(table, &mut pointer, snapshot, slot)
             })
         }
     }
 
-    pub fn place(&self) -> Place {
+    pub fn tid(&self) -> Tid {
         // SAFETY: the slot holds a row of the table, which is open.
-        unsafe { Place::of(self.table.relation.0, (*self.slot).tts_tid) }
+        unsafe { Tid::of(self.table.relation.0, (*self.slot).tts_tid) }
     }
 
     /// The first columns of the row, which tell whether it is passed over.
@@ -128,17 +128,17 @@ impl<'t> Slot<'t> {
         let result = unsafe {
             let (table, slot) = (self.table.relation.0, self.slot);
             let lock = (*(*table).rd_tableam).tuple_lock.expect("a heap has it");
-            let (mut tid, mut failure) = ((*self.slot).tts_tid, pg_sys::TM_FailureData::default());
+            let (mut pointer, mut failure) = ((*self.slot).tts_tid, pg_sys::TM_FailureData::default());
             let mode = pg_sys::LockTupleMode::LockTupleNoKeyExclusive;
             let flags = (pg_sys::TUPLE_LOCK_FLAG_LOCK_UPDATE_IN_PROGRESS | follow) as u8;
             guarded(|| {
                 let (one, cid) = (unguarded::GetActiveSnapshot(), unguarded::GetCurrentCommandId(true));
-                lock(table, &mut tid, one, slot, cid, mode, wait, flags, &mut failure)
+                lock(table, &mut pointer, one, slot, cid, mode, wait, flags, &mut failure)
             })
         };
         match result {
             pg_sys::TM_Result::TM_Ok => Some(Lock {
-                place: self.place(),
+                tid: self.tid(),
                 holder: self.last_locker(),
                 before: last.filter(|_| transaction::ended() == ended),
             }),

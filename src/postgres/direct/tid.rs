@@ -4,23 +4,23 @@ use pgrx::{itemptr, pg_sys};
 
 /// A line of a table's file. What lies there now may be another row, or none.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct Tid {
     /// The table's file: a rewritten table has another one.
     file: u32,
     block: pg_sys::BlockNumber,
     line: pg_sys::OffsetNumber,
 }
 
-impl Place {
+impl Tid {
     /// # Safety
-    /// The relation is open, and `tid` is of a row of it.
-    pub unsafe fn of(relation: pg_sys::Relation, tid: pg_sys::ItemPointerData) -> Place {
-        let (block, line) = itemptr::item_pointer_get_both(tid);
+    /// The relation is open, and `pointer` is of a row of it.
+    pub unsafe fn of(relation: pg_sys::Relation, pointer: pg_sys::ItemPointerData) -> Tid {
+        let (block, line) = itemptr::item_pointer_get_both(pointer);
         // SAFETY: by the caller's promise.
-        Place { file: unsafe { file(relation) }, block, line }
+        Tid { file: unsafe { file(relation) }, block, line }
     }
 
-    /// The pointer to it, if the relation still has such a place: to read behind the end of a file is an ERROR.
+    /// The pointer to it, if the relation still has such a line: to read behind the end of a file is an ERROR.
     ///
     /// # Safety
     /// The relation is open.
@@ -31,9 +31,9 @@ impl Place {
                 && self.block < pg_sys::RelationGetNumberOfBlocksInFork(relation, pg_sys::ForkNumber::MAIN_FORKNUM)
         };
         is_there.then(|| {
-            let mut tid = pg_sys::ItemPointerData::default();
-            itemptr::item_pointer_set_all(&mut tid, self.block, self.line);
-            tid
+            let mut pointer = pg_sys::ItemPointerData::default();
+            itemptr::item_pointer_set_all(&mut pointer, self.block, self.line);
+            pointer
         })
     }
 }
